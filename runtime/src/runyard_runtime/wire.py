@@ -1,0 +1,148 @@
+"""The contract between jobs and the platform: names of variables, files and events.
+
+The server imports this module; nothing here imports anything of the platform.
+
+The plan
+--------
+An agent is told all it needs in one JSON document, `plan.json` in its job folder:
+
+    run_id, uid, attempt, workspace, experiment, subscription_id, resource_group
+    url            the server's address when the plan was made
+    address_file   a file whose JSON has the server's present `url`, or null
+    token          the run's own token: reads the workspace, writes this run and its children
+    nodes          how many nodes the job has
+    hosts          their addresses, or null where the engine tells them at start
+    launcher       {"kind": "single", "nodes": 1, "processes_per_node": 1, …}
+    interpreter    the Python that runs the script
+    arguments      script mode: the script, then its arguments; command mode: the command
+    is_command     whether `arguments` is run as it is
+    variables      {name: value}, added to every rank's environment
+    runtime        the folder to put on PYTHONPATH (holds this package and the azureml shims)
+    snapshot       [[path, digest, size, mode], …]
+    blobs          a local folder of blobs (ab/cdef…), or null: fetch them from the server
+    max_run_duration_seconds   or null
+    grace_seconds  between SIGTERM and SIGKILL
+    sample_seconds between two samples of CPU, memory and GPU use; 0: never
+
+The job folder
+--------------
+    plan.json
+    work/                 the ranks' working directory; outputs/ and logs/ are kept
+    events/RANK.jsonl     what the ranks log, one JSON object a line
+    azureml-logs/         what the ranks print, one file a rank; also the agent's own account
+    agent-NODE/           lock, log and state of the agent on that node
+
+Events
+------
+One JSON object a line, appended with one write. Keys:
+
+    e   kind: one of EVENT_KINDS
+    t   seconds since the epoch
+    n   name of the metric or tag
+    v   value; for a metric NaN and the infinities are {"f": "nan" | "inf" | "-inf"} wherever
+        they stand, because JSON has no such numbers
+    k   metric kind (runyard.domain.metrics.MetricKind); absent: scalar
+    s   step; absent: none
+    r   the run it belongs to; absent: the run of the job
+"""
+
+import json
+
+PROTOCOL = 1
+
+# Variables of every job process.
+RUN_ID = "AZUREML_RUN_ID"
+RUN_TOKEN = "AZUREML_RUN_TOKEN"
+RUN_TOKEN_EXPIRY = "AZUREML_RUN_TOKEN_EXPIRY"
+SUBSCRIPTION = "AZUREML_ARM_SUBSCRIPTION"
+RESOURCE_GROUP = "AZUREML_ARM_RESOURCEGROUP"
+WORKSPACE = "AZUREML_ARM_WORKSPACE_NAME"
+EXPERIMENT = "AZUREML_ARM_PROJECT_NAME"
+EXPERIMENT_ID = "AZUREML_EXPERIMENT_ID"
+SERVICE_ENDPOINT = "AZUREML_SERVICE_ENDPOINT"
+OUTPUT_DIRECTORY = "AZUREML_OUTPUT_DIRECTORY"
+LOG_DIRECTORY = "AZUREML_LOGDIRECTORY_PATH"
+SECONDARY_INSTANCE = "AZUREML_SECONDARY_INSTANCE"
+
+JOB_DIR = "RUNYARD_JOB_DIR"  # the job folder on this node
+JOB_KEY = "RUNYARD_JOB_KEY"  # marks every process of the job, so that none is left behind
+ADDRESS_FILE = "RUNYARD_ADDRESS_FILE"
+RANK = "RUNYARD_RANK"
+
+# Names inside the job folder.
+PLAN_FILE = "plan.json"
+WORK_DIR = "work"
+EVENTS_DIR = "events"
+CONTROL_LOG = "azureml-logs/55_azureml-execution.txt"
+BUILD_LOG = "azureml-logs/20_image_build_log.txt"
+
+EVENT_KINDS = ("metric", "tag", "untag")
+
+# Kinds of a shipped stream.
+LOG_STREAM = "log"
+EVENT_STREAM = "events"
+
+# Phases an agent reports.
+STARTED = "started"  # the ranks are running
+ENDED = "ended"  # the ranks are over; outputs are being kept
+FINISHED = "finished"  # everything is shipped
+FAILED = "failed"  # the agent could not do its work
+
+
+def events_file(rank):
+    """Where a rank appends its events, below the job folder."""
+    return "%s/%s.jsonl" % (EVENTS_DIR, rank)
+
+
+def agent_dir(node):
+    """Where the agent of a node keeps its state, below the job folder."""
+    return "agent-%d" % node
+
+
+def driver_log(rank, ranks):
+    """The log of what a rank prints: v1's name, with the rank where there are several."""
+    if ranks == 1:
+        return "azureml-logs/70_driver_log.txt"
+    return "azureml-logs/70_driver_log_%d.txt" % rank
+
+
+_NOT_JSON = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+def to_json_value(value):
+    """`value` with NaN and the infinities written as {"f": …}; other odd types as their text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if value != value:
+            return {"f": "nan"}
+        if value in (float("inf"), float("-inf")):
+            return {"f": "inf" if value > 0 else "-inf"}
+        return value
+    if isinstance(value, dict):
+        return {str(key): to_json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json_value(item) for item in value]
+    item = getattr(value, "tolist", None)  # numpy scalars and arrays, without importing numpy
+    if callable(item):
+        return to_json_value(item())
+    item = getattr(value, "item", None)  # torch and tensorflow scalars
+    if callable(item):
+        return to_json_value(item())
+    return str(value)
+
+
+def from_json_value(value):
+    """The inverse of `to_json_value` for NaN and the infinities."""
+    if isinstance(value, dict):
+        if len(value) == 1 and value.get("f") in _NOT_JSON:
+            return _NOT_JSON[value["f"]]
+        return {key: from_json_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_json_value(item) for item in value]
+    return value
+
+
+def encode_event(event):
+    """One line of an event file, newline included."""
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=True) + "\n"

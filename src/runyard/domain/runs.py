@@ -1,0 +1,125 @@
+"""A run: what was asked (`RunSpec`) and what the platform knows of it (`RunRecord`)."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
+from runyard.domain.files import Manifest
+from runyard.domain.states import RunState
+
+LOCAL = "local"  # the compute target every workspace has
+
+
+class RunKind(StrEnum):
+    """What stands behind a run; the words are v1's `run.type`."""
+
+    SCRIPT = "azureml.scriptrun"  # the platform runs a script
+    INTERACTIVE = "interactive"  # somebody's own process logs to it
+
+
+class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How processes are laid over nodes; `kind` names a row of the runtime's launcher table."""
+
+    kind: str = "single"
+    nodes: int = 1
+    processes_per_node: int = 1
+    workers: int = 1
+    parameter_servers: int = 0
+    backend: str = ""
+
+
+class ScriptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A script, or a command, with all it needs."""
+
+    arguments: tuple[str, ...]  # script mode: the script first, then its arguments
+    is_command: bool = False  # True: `arguments` is run as it is, without the interpreter
+    snapshot: str  # id of the source tree, see files.manifest_digest
+    environment: EnvironmentSpec
+    variables: dict[str, str] = {}
+    launcher: LauncherSpec = LauncherSpec()
+    target: str = LOCAL
+    max_run_duration_seconds: int | None = None
+    max_restarts: int = 0
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the user asked for."""
+
+    workspace: str
+    experiment: str
+    id: str | None = None  # None: the server makes one in v1's form
+    kind: RunKind = RunKind.SCRIPT
+    parent: str | None = None
+    display_name: str | None = None
+    script: ScriptSpec | None = None  # None: an interactive run
+    tags: dict[str, str | None] = {}
+    properties: dict[str, str] = {}
+    definition: dict[str, object] = {}  # v1's `runDefinition`, kept as it was sent
+    submitted_by: str = ""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run spec together with the source tree that its snapshot id stands for."""
+
+    spec: RunSpec
+    manifest: Manifest | None = None
+
+
+class RunError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run failed or was canceled, in words."""
+
+    code: str  # UserError, EnvironmentFailed, NodeLost, MaxRunDurationExceeded, …
+    message: str
+    rank: int | None = None
+    exit_code: int | None = None
+    traceback: str = ""
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """A state the run entered, and when."""
+
+    state: RunState
+    at: datetime
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the platform knows of a run: an immutable snapshot with a `version`."""
+
+    id: str
+    uid: str  # ours, never the user's: safe in paths
+    spec: RunSpec
+    version: int = 0  # the store counts it; see stores.base.Records.replace
+    number: int = 0  # within the experiment, from 1; given by the store at insert
+    state: RunState = RunState.NOT_STARTED
+    waiting: str = ""  # what an unfinished run waits for, in words
+    error: RunError | None = None
+    warnings: tuple[str, ...] = ()
+    created: datetime
+    started: datetime | None = None
+    ended: datetime | None = None
+    history: tuple[Transition, ...] = ()
+    tags: dict[str, str | None] = {}
+    properties: dict[str, str] = {}
+    display_name: str = ""
+    attempt: int = 1
+    job: str | None = None  # the engine's id of the running incarnation
+    environment: EnvironmentUse | None = None
+    last_seen: datetime | None = None  # when an agent last spoke
+
+
+class RunPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change to a run's labels. Properties may be added, never changed."""
+
+    display_name: str | None = None
+    set_tags: dict[str, str | None] = {}
+    remove_tags: tuple[str, ...] = ()
+    add_properties: dict[str, str] = {}
+
+
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some runs, newest first, and where to go on."""
+
+    runs: tuple[RunRecord, ...]
+    next: str | None = None  # pass as `after`; None: this was the last page

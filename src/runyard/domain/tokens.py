@@ -1,0 +1,50 @@
+"""Tokens: who may do what. Pure; the secret comes in as an argument.
+
+The owner's token is a random text in a file. A run's token and a viewer's ticket are signed:
+`role.subject.expiry.signature`, so that no table of them is needed.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from enum import StrEnum
+
+import msgspec
+
+
+class Role(StrEnum):
+    """Whose token it is."""
+
+    OWNER = "owner"  # may do everything
+    RUN = "run"  # a job: reads the workspace, writes its own run and that run's children
+    VIEWER = "viewer"  # a link from `get_portal_url`: reads
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a valid token says."""
+
+    role: Role
+    subject: str = ""  # the run's id, for Role.RUN
+
+
+def mint(secret: bytes, role: Role, subject: str, expires: int) -> str:
+    """A signed token that is valid until `expires`, in seconds since the epoch."""
+    name = urlsafe_b64encode(subject.encode()).decode().rstrip("=")
+    claim = f"{role}.{name}.{expires}"
+    return f"{claim}.{_signature(secret, claim)}"
+
+
+def verify(secret: bytes, token: str, now: float) -> Grant | None:
+    """What the token grants; None if it is forged, malformed or too old."""
+    claim, _, signature = token.rpartition(".")
+    if not hmac.compare_digest(signature.encode(), _signature(secret, claim).encode()):
+        return None
+    role, name, expires = claim.split(".")
+    if float(expires) < now:
+        return None
+    subject = urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
+    return Grant(role=Role(role), subject=subject)
+
+
+def _signature(secret: bytes, claim: str) -> str:
+    return hmac.new(secret, claim.encode(), hashlib.sha256).hexdigest()

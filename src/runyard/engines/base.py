@@ -1,0 +1,74 @@
+"""Where agents run. An engine starts a group of agents, tells how they are, and stops them.
+
+Queueing, ranks, logs and outputs are ours and the same everywhere; an engine knows none of them.
+The promises below are tested by `runyard.testing.engine_suite` on every engine.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NewType, Protocol
+
+import msgspec
+
+JobId = NewType("JobId", str)
+
+
+class JobPhase(StrEnum):
+    """How a job is, as its engine sees it."""
+
+    PENDING = "pending"  # the engine has it; nothing runs yet
+    ACTIVE = "active"  # its agents run
+    EXITED = "exited"  # its agents ended by themselves
+    GONE = "gone"  # the engine does not know it, or it vanished without an exit
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What one poll says of one job."""
+
+    phase: JobPhase
+    exit_code: int | None = None  # of the agents; None unless EXITED
+    detail: str = ""  # the engine's own words, for people
+
+
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Agents to start together: one on each node, all or none."""
+
+    key: str  # ours, safe in paths; the same key is the same group
+    nodes: int = 1
+    plan: bytes  # the agents' plan, see runyard_runtime.wire
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine can do; checked when a run is submitted."""
+
+    multi_node: bool = False
+    containers: bool = False
+    shared_folder: bool = False
+    gpus: bool = False
+    autoscale: bool = False
+
+
+class Engine(Protocol):
+    """Starts, polls and stops node groups. Safe to call from several threads."""
+
+    name: str
+    capabilities: Capabilities
+
+    def start(self, group: NodeGroup) -> JobId:
+        """Start the group. Starting a key again finds the same job: it is started once.
+
+        If the agents of that key died without an exit, they are started again in the same
+        place and take over what their predecessors left.
+        """
+
+    def poll(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobStatus]:
+        """The status of each, in one round trip. An unknown job is GONE, not an error."""
+
+    def stop(self, job: JobId) -> None:
+        """Ask the agents to end: they stop their ranks and keep the outputs. Idempotent."""
+
+    def kill(self, job: JobId) -> None:
+        """End the agents and all they started, at once. Idempotent."""
+
+    def forget(self, job: JobId) -> None:
+        """Remove what the engine keeps of a job that is over. Idempotent."""
