@@ -14,13 +14,17 @@
 | RUNYARD_GRACE_SECONDS | between SIGTERM and SIGKILL of a rank | 10 |
 | RUNYARD_SAMPLE_SECONDS | between two samples of CPU, memory and GPU use; 0: never | 10 |
 | RUNYARD_BODY_LIMIT_MB | the largest request body but for blobs and logs | 64 |
+| AML_SNAPSHOT_NO_FILE_LIMIT | v1's own: if set, a source folder may hold any number of files | |
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from runyard.domain.errors import Invalid
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 10.0
     sample_seconds: float = 10.0
     body_limit_mb: int = 64
+    snapshot_any_count: bool = False
 
     @property
     def database_url(self) -> str:
@@ -55,20 +60,73 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.local_slots or os.cpu_count() or 1
 
 
+def default_home() -> Path:
+    """Where everything is kept when RUNYARD_HOME is not set."""
+    return Path.home() / ".runyard"
+
+
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings that the environment asks for."""
     hosts = environ.get("RUNYARD_ALLOWED_HOSTS", "")
     return Settings(
-        home=Path(environ.get("RUNYARD_HOME") or Path.home() / ".runyard").expanduser().absolute(),
+        home=Path(environ.get("RUNYARD_HOME") or default_home()).expanduser().absolute(),
         url=environ.get("RUNYARD_URL", "").rstrip("/"),
         token=environ.get("RUNYARD_TOKEN", ""),
         host=environ.get("RUNYARD_HOST") or "127.0.0.1",
-        port=int(environ.get("RUNYARD_PORT") or 0),
+        port=int(_number(environ, "RUNYARD_PORT", 0)),
         allowed_hosts=tuple(name.strip() for name in hosts.split(",") if name.strip()),
         database=environ.get("RUNYARD_DATABASE", ""),
         blobs=environ.get("RUNYARD_BLOBS", ""),
-        local_slots=int(environ.get("RUNYARD_LOCAL_SLOTS") or 0),
-        grace_seconds=float(environ.get("RUNYARD_GRACE_SECONDS") or 10),
-        sample_seconds=float(environ.get("RUNYARD_SAMPLE_SECONDS") or 10),
-        body_limit_mb=int(environ.get("RUNYARD_BODY_LIMIT_MB") or 64),
+        local_slots=int(_number(environ, "RUNYARD_LOCAL_SLOTS", 0)),
+        grace_seconds=_number(environ, "RUNYARD_GRACE_SECONDS", 10),
+        sample_seconds=_number(environ, "RUNYARD_SAMPLE_SECONDS", 10),
+        body_limit_mb=int(_number(environ, "RUNYARD_BODY_LIMIT_MB", 64)),
+        snapshot_any_count=bool(environ.get("AML_SNAPSHOT_NO_FILE_LIMIT")),
     )
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name) or str(default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise Invalid(
+            f"The setting {name}={text!r} makes no sense.",
+            why="It must be a number that is not negative.",
+            fix=f"Correct it, or unset it (the default is {default:g}).",
+        )
+    return number
+
+
+def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a server with these settings, started from this one.
+
+    The server runs in its home folder, so relative entries of PYTHONPATH are made absolute. It
+    may keep bytecode, whatever this process was told: it starts often. And what marks the
+    processes of a job is left out: a server that a job starts must not end with that job.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("RUNYARD_", "AZUREML_")) and name != "PYTHONDONTWRITEBYTECODE"
+    }
+    folders = [
+        os.path.abspath(path) for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path
+    ]
+    if folders:
+        kept["PYTHONPATH"] = os.pathsep.join(folders)
+    return {
+        **kept,
+        "RUNYARD_HOME": str(settings.home),
+        "RUNYARD_HOST": settings.host,
+        "RUNYARD_PORT": str(settings.port),
+        "RUNYARD_ALLOWED_HOSTS": ",".join(settings.allowed_hosts),
+        "RUNYARD_DATABASE": settings.database,
+        "RUNYARD_BLOBS": settings.blobs,
+        "RUNYARD_LOCAL_SLOTS": str(settings.local_slots),
+        "RUNYARD_GRACE_SECONDS": str(settings.grace_seconds),
+        "RUNYARD_SAMPLE_SECONDS": str(settings.sample_seconds),
+        "RUNYARD_BODY_LIMIT_MB": str(settings.body_limit_mb),
+    }

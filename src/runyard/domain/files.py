@@ -44,4 +44,4 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     size: int
-    digest: str | None = None  # None: a log that is not sealed yet
+    digest: str | None = None  # None: a log that still grows, or is too long to be one blob

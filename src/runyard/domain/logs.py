@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 _NUMBERED = re.compile(r"azureml-logs/(\d\d).*\.txt")
-_FIRST = re.compile(r"_(?:rank_|worker_)?0\.txt$")
+_FIRST = re.compile(r"(?<!_ps)_(?:rank_|worker_)?0\.txt$")
 _SUFFIXED = re.compile(r"_\d+\.txt$")
 
 

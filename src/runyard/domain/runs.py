@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from runyard.domain.data import DataInput, DataOutput
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
 from runyard.domain.files import Manifest
 from runyard.domain.states import RunState
@@ -42,6 +43,8 @@ class ScriptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     target: str = LOCAL
     max_run_duration_seconds: int | None = None
     max_restarts: int = 0
+    inputs: tuple[DataInput, ...] = ()
+    outputs: tuple[DataOutput, ...] = ()
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +60,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tags: dict[str, str | None] = {}
     properties: dict[str, str] = {}
     definition: dict[str, object] = {}  # v1's `runDefinition`, kept as it was sent
+    warnings: tuple[str, ...] = ()  # what was chosen for the user at submit; shown with the run's
     submitted_by: str = ""
 
 
@@ -106,7 +110,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     job: str | None = None  # the engine's id of the running incarnation
     environment: EnvironmentUse | None = None
-    last_seen: datetime | None = None  # when an agent last spoke
+    takeovers: int = 0  # how often a lost agent was replaced
 
 
 class RunPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

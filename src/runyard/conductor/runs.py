@@ -1,0 +1,223 @@
+"""What users and agents may do to a run. Each is safe to repeat.
+
+A change is a pure function of the record (`planning.lifecycle`), stored by compare-and-set and
+tried again if somebody else was quicker.
+"""
+
+import re
+import secrets
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from runyard.domain.agents import AgentOrders, AgentReport
+from runyard.domain.errors import BlobsMissing, Conflict, Invalid, NotFound, Stale, Unsupported
+from runyard.domain.files import Manifest, encode_manifest, is_digest, manifest_digest
+from runyard.domain.runs import (
+    LOCAL,
+    RunError,
+    RunKind,
+    RunPatch,
+    RunRecord,
+    RunSpec,
+    ScriptSpec,
+    Submission,
+)
+from runyard.domain.states import TERMINAL, RunState
+from runyard.domain.workspaces import (
+    ExperimentRecord,
+    WorkspaceRecord,
+    check_experiment_name,
+    check_run_id,
+)
+from runyard.planning import lifecycle
+from runyard.stores.base import Store, Where
+from runyard_runtime import launch
+
+
+def submit(store: Store, submission: Submission, now: datetime) -> RunRecord:
+    """Keep a new run, ready to be taken up by the conductor."""
+    spec = submission.spec
+    workspace = load_workspace(store, spec.workspace)
+    ensure_experiment(store, workspace, spec.experiment, now)
+    if spec.parent is not None:
+        parent = store.records.get(RunRecord, spec.parent)
+        if parent.spec.workspace != spec.workspace:
+            raise Invalid(f"Run '{spec.parent}' is in another workspace.")
+    if spec.script is not None:
+        _check_script(spec.script)
+        _keep_snapshot(store, spec.script.snapshot, submission.manifest)
+    run = new_run(spec, now)
+    return store.records.insert(run)
+
+
+def new_run(spec: RunSpec, now: datetime) -> RunRecord:
+    """The first record of a run: a script waits to be taken up, anything else is running."""
+    kind = RunKind.SCRIPT if spec.script is not None else RunKind.INTERACTIVE
+    spec = msgspec.structs.replace(spec, kind=kind)
+    run = RunRecord(
+        id=check_run_id(spec.id) if spec.id else _new_id(spec, now),
+        uid=uuid.uuid4().hex,
+        spec=spec,
+        created=now,
+        tags=dict(spec.tags),
+        properties=dict(spec.properties),
+        display_name=spec.display_name or "",
+        waiting="waits to be prepared" if spec.script is not None else "",
+    )
+    return run if spec.script is not None else lifecycle.move(run, RunState.RUNNING, now=now)
+
+
+def _new_id(spec: RunSpec, now: datetime) -> str:
+    if spec.script is None:
+        return str(uuid.uuid4())
+    return f"{spec.experiment}_{int(now.timestamp())}_{secrets.token_hex(4)}"
+
+
+def load_workspace(store: Store, name: str) -> WorkspaceRecord:
+    """The workspace of that name, or `NotFound` that says which there are."""
+    found, _ = store.records.find(WorkspaceRecord, Where(name=name), limit=1)
+    if found:
+        return found[0]
+    others, _ = store.records.find(WorkspaceRecord, Where(), limit=10)
+    known = ", ".join(sorted(other.name for other in others))
+    raise NotFound(
+        f"Workspace '{name}' does not exist.",
+        why=f"This server has: {known or 'none yet'}.",
+        fix=f"Make it with: runyard init {name}",
+    )
+
+
+def ensure_experiment(
+    store: Store, workspace: WorkspaceRecord, name: str, now: datetime
+) -> ExperimentRecord:
+    """The experiment of that name, made if it is new."""
+    check_experiment_name(name)
+    where = Where(workspace=workspace.name, name=name)
+    found, _ = store.records.find(ExperimentRecord, where, limit=1)
+    if found:
+        return found[0]
+    # The id follows from the names, so that two who make it at once make the same one.
+    id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{workspace.id}/{name}"))
+    try:
+        return store.records.insert(
+            ExperimentRecord(id=id, workspace=workspace.name, name=name, created=now)
+        )
+    except Conflict:
+        return store.records.get(ExperimentRecord, id)
+
+
+_PLAIN_PART = re.compile(r"[^/\x00]+")
+
+
+def _check_script(script: ScriptSpec) -> None:
+    if not script.arguments:
+        raise Invalid("There is nothing to run: neither a script nor a command.")
+    if script.target != LOCAL:
+        raise NotFound(
+            f"Compute target '{script.target}' does not exist.",
+            why="This server has only the target 'local'.",
+            fix="Use compute_target='local'.",
+        )
+    if script.launcher.kind not in launch.LAUNCHERS or script.launcher.nodes > 1:
+        raise Unsupported(
+            f"A '{script.launcher.kind}' job on {script.launcher.nodes} nodes cannot run here.",
+            why="This release starts one process on one node.",
+            fix="Leave out distributed_job_config.",
+        )
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Refuse a tree whose names would leave it, or that has a name twice."""
+    seen: set[str] = set()
+    for entry in manifest:
+        parts = entry.path.split("/")
+        plain = all(_PLAIN_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+        if not plain or not is_digest(entry.digest) or entry.size < 0:
+            raise Invalid(f"The file entry {entry.path!r} is not a plain relative path.")
+        if entry.path in seen:
+            raise Invalid(f"The file {entry.path!r} is listed twice.")
+        seen.add(entry.path)
+
+
+def _keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> None:
+    """Make sure that the source tree is here, whole, before a run refers to it."""
+    if not is_digest(snapshot):
+        raise Invalid(f"{snapshot!r} is not a snapshot id.")
+    if not store.blobs.missing([snapshot]):
+        return  # the tree's own blob is written last, so all its files are here too
+    if manifest is None:
+        raise NotFound(f"Snapshot '{snapshot}' does not exist.")
+    check_manifest(manifest)
+    if manifest_digest(manifest) != snapshot:
+        raise Invalid("The snapshot id does not belong to the files that were sent with it.")
+    missing = store.blobs.missing({entry.digest for entry in manifest})
+    if missing:
+        raise BlobsMissing(
+            f"{len(missing)} files of the snapshot are not on the server.",
+            fix="Upload them, then submit again.",
+            digests=tuple(missing),
+        )
+    store.blobs.put(snapshot, [encode_manifest(manifest)])
+
+
+def change(store: Store, run_id: str, how: Callable[[RunRecord], RunRecord]) -> RunRecord:
+    """Apply a pure change to a run, again if somebody else changed it meanwhile."""
+    while True:
+        run = store.records.get(RunRecord, run_id)
+        changed = how(run)
+        if changed == run:
+            return run
+        try:
+            return store.records.replace(changed)
+        except Stale:
+            continue
+
+
+def cancel(store: Store, run_id: str, now: datetime) -> RunRecord:
+    """Ask for the run's end; a run that is over stays as it is."""
+    return change(store, run_id, lambda run: lifecycle.request_cancel(run, now))
+
+
+def complete(store: Store, run_id: str, now: datetime) -> RunRecord:
+    """The owner of the run says that it is done."""
+    return change(store, run_id, lambda run: lifecycle.request_end(run, RunState.COMPLETED, now))
+
+
+def fail(store: Store, run_id: str, error: RunError, now: datetime) -> RunRecord:
+    """The owner of the run says that it failed."""
+    return change(
+        store, run_id, lambda run: lifecycle.request_end(run, RunState.FAILED, now, error)
+    )
+
+
+def patch(store: Store, run_id: str, patch: RunPatch) -> RunRecord:
+    """Change the run's labels; `Conflict` if a property is there already with another value."""
+
+    def how(run: RunRecord) -> RunRecord:
+        for key, value in patch.add_properties.items():
+            if run.properties.get(key, value) != value:
+                raise Conflict(
+                    f"Run '{run.id}' has the property '{key}' already.",
+                    why="Properties cannot be changed once they are set.",
+                    fix="Use a tag for what changes.",
+                )
+        tags = {key: value for key, value in run.tags.items() if key not in patch.remove_tags}
+        name = run.display_name if patch.display_name is None else patch.display_name
+        return msgspec.structs.replace(
+            run,
+            display_name=name,
+            tags={**tags, **patch.set_tags},
+            properties={**run.properties, **patch.add_properties},
+        )
+
+    return change(store, run_id, how)
+
+
+def report(store: Store, run_id: str, report: AgentReport, now: datetime) -> AgentOrders:
+    """Take what an agent says; the answer tells it whether to go on."""
+    run = change(store, run_id, lambda run: lifecycle.apply_report(run, report, now))
+    over = run.state in TERMINAL or run.state is RunState.CANCEL_REQUESTED
+    return AgentOrders(stop=over or report.attempt != run.attempt)

@@ -1,0 +1,365 @@
+"""What an environment spec means, decided without touching anything.
+
+`plan_venv` turns a spec into requirement lines, index options and notes; `plan_key` names the
+result; `pick_version` chooses an interpreter; `explain_failure` puts the resolver's words in order.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from runyard.domain.environments import EnvironmentSpec
+from runyard.domain.errors import Invalid, Unsupported
+from runyard.planning.conda_names import DROPPED, RENAMED, SAME
+
+Version = tuple[int, ...]
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_CONDA = re.compile(r"(?:[\w./:-]+::)?([\w.-]+)\s*(.*)")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
+_OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:\s*=\s*|\s+|$)(.*)")
+_HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
+_VERSION_PART = re.compile(r"(===|==|~=|!=|>=|<=|>|<|=)?\s*(\d+(?:\.\d+)*)(?:\.?\*)?(?:=\S*)?")
+
+
+class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where packages come from; empty means that nobody said."""
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    prerelease: bool = False
+    trusted_hosts: tuple[str, ...] = ()
+
+
+class VenvPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a virtual environment is to be made of."""
+
+    python: str | None  # as asked for; None: the platform's own
+    requirements: tuple[str, ...]  # normalised and sorted
+    options: IndexOptions
+    notes: tuple[str, ...]  # what was decided for the user, in words
+
+
+def plan_venv(spec: EnvironmentSpec) -> VenvPlan:
+    """What to install for `spec`; `Invalid` or `Unsupported` in words if it cannot be done."""
+    requirements: list[str] = []
+    options: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for line in spec.pip:
+        _sort_line(line.strip(), spec.name, requirements, options, notes)
+    requirements += _from_conda(spec, notes)
+    notes += docker_notes(spec)
+    return VenvPlan(
+        python=_asked_python(spec),
+        requirements=tuple(sorted(dict.fromkeys(requirements))),
+        options=_index_options(options),
+        notes=tuple(notes),
+    )
+
+
+def docker_notes(spec: EnvironmentSpec) -> tuple[str, ...]:
+    """What to say about container settings, which are not used yet."""
+    if not (spec.docker or spec.base_image or spec.base_dockerfile):
+        return ()
+    image = spec.base_image or ("the Dockerfile" if spec.base_dockerfile else "the default image")
+    return (f"docker: {redact(image)} is not used, the run takes place without a container",)
+
+
+def plan_key(plan: VenvPlan, *, own_python: str, platform: str, builder: str) -> str:
+    """The content key of a plan: equal for plans that build the same thing.
+
+    Notes are words about the plan, not part of it. The machine's own pip configuration is left
+    out too: a new mirror does not make another environment.
+    """
+    content = (builder, platform, plan.python or own_python, plan.requirements, plan.options)
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
+
+
+def normalise_requirement(line: str) -> str:
+    """One spelling for requirement lines that mean the same; URLs and paths stay as they are."""
+    if "://" in line.split("@")[0] or line.startswith(("/", ".", "~")):
+        return line
+    match = _REQUIREMENT.fullmatch(line)
+    if match is None:
+        return line
+    name = canonical_name(match[1])
+    extras = sorted(canonical_name(one.strip()) for one in (match[2] or "[]")[1:-1].split(","))
+    rest = match[3].strip()
+    if rest.startswith("@"):
+        return f"{name}{_bracket(extras)} @ {rest[1:].strip()}"
+    version, semicolon, marker = rest.partition(";")
+    version, _, hashes = version.partition(" --hash")
+    version = ",".join(sorted(re.sub(r"\s+", "", version).strip("()").split(",")))
+    normal = f"{name}{_bracket(extras)}{version}"
+    if semicolon:
+        normal += f" ; {' '.join(marker.replace(chr(34), chr(39)).split())}"
+    return normal + (f" --hash{hashes.rstrip()}" if hashes else "")
+
+
+def canonical_name(name: str) -> str:
+    """A package's name as indexes spell it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirement_name(line: str) -> str:
+    """The canonical package name that a requirement line starts with; empty for URLs and paths."""
+    if "://" in line.split("@")[0] or line.startswith(("/", ".", "~")):
+        return ""
+    match = _REQUIREMENT.fullmatch(line)
+    return canonical_name(match[1]) if match else ""
+
+
+def redact(text: str) -> str:
+    """The text without the user names and passwords of its URLs."""
+    return _CREDENTIALS.sub("***@", text)
+
+
+def parse_version(text: str) -> Version:
+    """'3.6.15' as (3, 6, 15); what is not a number ends it."""
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def pick_version(asked: str, versions: Iterable[Version]) -> Version | None:
+    """The version to use for what was asked, or None: exact, else the same minor's newest patch.
+
+    `asked` is '3', '3.6', '3.6.2' or a range such as '>=3.6,<3.9'. A patch is negotiable, a
+    minor version never is: packages are built for one.
+    """
+    known = sorted(set(versions), reverse=True)
+    parts = _version_parts(asked)
+    exact = next(
+        (version for version in known if all(_meets(version, *one) for one in parts)), None
+    )
+    if exact is not None or len(parts) != 1 or parts[0][0] not in ("", "=", "=="):
+        return exact
+    wanted = parts[0][1]
+    if len(wanted) < 3:
+        return None
+    return next((version for version in known if version[:2] == wanted[:2]), None)
+
+
+def lock_with_hashes(lock: Sequence[str], requirements: Sequence[str]) -> tuple[str, ...]:
+    """The lock's lines with the hashes that the user demanded for them."""
+    hashes = {requirement_name(line): _HASH.findall(line) for line in requirements}
+    return tuple(
+        " ".join([line, *(f"--hash={digest}" for digest in hashes.get(requirement_name(line), []))])
+        for line in lock
+    )
+
+
+# What the resolver says → what to do about it; the first that matches counts.
+_FIXES: tuple[tuple[str, str], ...] = (
+    (
+        r"dns error|tcp connect|sending request|timed out|certificate|os error 111",
+        "Check the network, or name a reachable index: pip's own configuration (index-url, "
+        "proxy, cert) is honoured.",
+    ),
+    (
+        r"401 Unauthorized|403 Forbidden|authentication",
+        "Put the index's user name and password into its URL in pip's configuration.",
+    ),
+    (
+        r"was not found in the (package registry|provided)|not found in the cache",
+        "Check the spelling, or name the index that has it with an --extra-index-url line.",
+    ),
+    (
+        r"parse requirement|Invalid URL",
+        "Correct that line; versions are pinned with ==, as in numpy==1.18.5.",
+    ),
+    (
+        r"Failed to build|build backend|setup\.py",
+        "Choose a version that has a wheel for this Python, or install what its build needs "
+        "(a compiler, headers).",
+    ),
+    (r"Hash mismatch", "Correct the --hash of that line, or find out why the file has changed."),
+    (r"No space left|os error 28", "Free some disk space and submit again."),
+    (
+        r"no wheels? with a matching|Requires-Python|does not satisfy Python|Python tag|Python ABI",
+        "Ask for a Python version that this release supports, or for another release of it.",
+    ),
+    (
+        r"no versions? of|only .* (is|are) available",
+        "Ask for a version that exists; leave the pin away to get the newest one.",
+    ),
+    (
+        r"unsatisfiable|incompatible|No solution",
+        "Loosen or remove one of the pins that contradict each other.",
+    ),
+)
+
+
+def explain_failure(lines: Sequence[str]) -> tuple[str, str]:
+    """(why, fix) out of the last lines that the resolver or installer printed."""
+    start = next(
+        (i for i, line in enumerate(lines) if re.match(r"\s*(error:|×|.*No solution found)", line)),
+        max(0, len(lines) - 10),
+    )
+    words = [re.sub(r"^[\s×╰─▶│├]*(?:error:|cause:)?\s*", "", line) for line in lines[start:]]
+    words = [redact(word.rstrip()) for word in words if word.strip()]
+    if len(words) > 30:
+        words = [*words[:5], "…", *words[-24:]]
+    why = "\n".join(words) or "uv ended without a word."
+    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, why)), "")
+    return why, fix or "Read the build log above this line; then change the environment."
+
+
+def _sort_line(
+    line: str,
+    environment: str,
+    requirements: list[str],
+    options: list[tuple[str, str]],
+    notes: list[str],
+) -> None:
+    """Put one line of the pip section where it belongs."""
+    line = re.sub(r"(^|\s)#.*$", "", line).strip()
+    if not line:
+        return
+    if line.startswith("-"):
+        match = _OPTION.fullmatch(line)
+        if match is None or match[1] not in _OPTIONS:
+            raise Unsupported(
+                f"Environment '{environment}' has the line '{redact(line)}'.",
+                why=f"Of pip's options only these work here: {', '.join(sorted(_OPTIONS))}.",
+                fix="Remove the line, or name the packages themselves.",
+            )
+        options.append((_OPTIONS[match[1]], match[2].strip().strip("'\"")))
+        return
+    if line.startswith((".", "~")):
+        raise Invalid(
+            f"Environment '{environment}' has the line '{line}'.",
+            why="A relative path means nothing on the machine that builds the environment.",
+            fix="Give the package's full path or URL, or put its code into the source directory.",
+        )
+    name = requirement_name(line)
+    if name == "azureml" or name.startswith("azureml-"):
+        notes.append(f"{name}: provided by Runyard's runtime")
+        return
+    requirements.append(normalise_requirement(line))
+
+
+_OPTIONS = {
+    "-i": "index-url",
+    "--index-url": "index-url",
+    "--pypi-url": "index-url",
+    "--extra-index-url": "extra-index-url",
+    "-f": "find-links",
+    "--find-links": "find-links",
+    "--no-index": "no-index",
+    "--pre": "pre",
+    "--trusted-host": "trusted-host",
+    # Said by many old files and without meaning here: wheels are preferred anyway.
+    "--prefer-binary": "ignored",
+    "--no-cache-dir": "ignored",
+    "--disable-pip-version-check": "ignored",
+    "--upgrade": "ignored",
+    "-U": "ignored",
+}
+
+
+def _index_options(options: Sequence[tuple[str, str]]) -> IndexOptions:
+    def values(name: str) -> tuple[str, ...]:
+        return tuple(value for key, value in options if key == name and value)
+
+    return IndexOptions(
+        index_url=(values("index-url") or ("",))[-1],
+        extra_index_urls=values("extra-index-url"),
+        find_links=values("find-links"),
+        no_index=any(key == "no-index" for key, _ in options),
+        prerelease=any(key == "pre" for key, _ in options),
+        trusted_hosts=values("trusted-host"),
+    )
+
+
+def _from_conda(spec: EnvironmentSpec, notes: list[str]) -> list[str]:
+    """The conda packages as pip requirements, where a well-known name allows it."""
+    requirements, unknown = [], []
+    for package in spec.conda:
+        match = _CONDA.fullmatch(package.strip())
+        name = match[1].lower() if match else package
+        if name in ("python", "pip"):
+            continue
+        if name in DROPPED:
+            notes.append(f"{package}: left out, {DROPPED[name]}")
+        elif match is None or (name not in SAME and name not in RENAMED):
+            unknown.append(package)
+        else:
+            line = f"{RENAMED.get(name, name)}{_conda_version(match[2])}"
+            notes.append(f"{package}: conda package, installed with pip as {line}")
+            requirements.append(normalise_requirement(line))
+    if unknown:
+        raise Unsupported(
+            f"Environment '{spec.name}' needs conda packages: {', '.join(unknown)}.",
+            why="Packages from conda channels come with a later release of Runyard.",
+            fix="Move those that PyPI has too under 'pip:' in the environment's file.",
+        )
+    return requirements
+
+
+def _conda_version(text: str) -> str:
+    """A conda version constraint in pip's words: '=1.18' is '==1.18.*'; build strings go."""
+    text = re.sub(r"^\[version=['\"]?([^'\"\]]*)['\"]?\]$", r"\1", text.strip())
+    if not text or text == "*":
+        return ""
+    if text.startswith("=") and not text.startswith("=="):
+        version = text[1:].split("=")[0].strip()
+        return f"=={version.rstrip('*').rstrip('.')}.*"
+    if text[0].isdigit():  # 'numpy 1.18.1 py36_0'
+        return f"=={text.split()[0].split('=')[0]}"
+    return ",".join(part.strip() for part in text.split(","))
+
+
+def _asked_python(spec: EnvironmentSpec) -> str | None:
+    asked = (spec.python or "").strip()
+    if not asked:
+        return None
+    _version_parts(asked)
+    return re.sub(r"(?<=\d)\.?\*$", "", asked.lstrip("= ")) or None
+
+
+def _version_parts(asked: str) -> list[tuple[str, Version]]:
+    parts = [_VERSION_PART.fullmatch(part.strip()) for part in asked.split(",")]
+    if not all(parts):
+        raise Invalid(
+            f"'{asked}' is not a Python version.",
+            why="A version looks like 3.6, 3.6.2 or >=3.6,<3.9.",
+            fix="Correct the environment's python version.",
+        )
+    return [(part[1] or "", parse_version(part[2])) for part in parts if part]
+
+
+def _meets(version: Version, operator: str, wanted: Version) -> bool:
+    same = version[: len(wanted)] == wanted
+    match operator:
+        case "" | "=" | "==" | "===":
+            return same
+        case "!=":
+            return not same
+        case "~=":
+            return version >= wanted and version[: len(wanted) - 1] == wanted[:-1]
+        case ">=":
+            return version >= wanted
+        case ">":
+            return version > wanted and not same
+        case "<=":
+            return version <= wanted or same
+        case _:
+            return version < wanted
+
+
+def _bracket(extras: Sequence[str]) -> str:
+    named = [extra for extra in extras if extra]
+    return f"[{','.join(named)}]" if named else ""
+
+
+def local_folder(location: str) -> str | None:
+    """The path that an index or find-links location stands for; None if it is a remote URL."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    return None if "://" in location else location

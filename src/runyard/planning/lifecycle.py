@@ -1,0 +1,144 @@
+"""How a run moves: pure functions from a record and what happened to the next record."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from runyard.domain.agents import AgentReport
+from runyard.domain.errors import Conflict
+from runyard.domain.runs import RunError, RunKind, RunRecord, Transition
+from runyard.domain.states import TERMINAL, TRANSITIONS, RunState, advance
+from runyard.engines.base import JobPhase, JobStatus
+from runyard_runtime import wire
+
+MAX_TAKEOVERS = 5  # an agent that dies more often than this dies of something a restart won't mend
+
+
+def move(run: RunRecord, *states: RunState, now: datetime, **changes: object) -> RunRecord:
+    """The run after it went through `states` in order, with `changes` to its other fields.
+
+    Going where it already is changes nothing; going where it may not go is a bug and raises.
+    """
+    state, history = run.state, list(run.history)
+    for new in states:
+        if new is not state:
+            state = advance(state, new)
+            history.append(Transition(state=state, at=now))
+    fields: dict[str, object] = {"state": state, "history": tuple(history)}
+    if state is not run.state:
+        fields["waiting"] = ""
+        if state is RunState.RUNNING and run.started is None:
+            fields["started"] = now
+        if state in TERMINAL:
+            fields["ended"] = now
+    return msgspec.structs.replace(run, **{**fields, **changes})
+
+
+def request_cancel(run: RunRecord, now: datetime) -> RunRecord:
+    """The run after somebody asked to cancel it; a run that is over stays as it is."""
+    if run.state in TERMINAL or run.state is RunState.CANCEL_REQUESTED:
+        return run
+    if run.spec.kind is RunKind.INTERACTIVE or not has_job(run):
+        return move(run, RunState.CANCELED, now=now)
+    return move(run, RunState.CANCEL_REQUESTED, now=now, waiting="its processes are being ended")
+
+
+def request_end(
+    run: RunRecord, state: RunState, now: datetime, error: RunError | None = None
+) -> RunRecord:
+    """The run after its owner declared it completed or failed from outside."""
+    if run.state is state:
+        return run
+    if state not in TRANSITIONS[run.state]:
+        raise Conflict(
+            f"Run '{run.id}' cannot become {state}.",
+            why=f"It is {run.state}.",
+            fix="Wait for it, or cancel it." if run.state not in TERMINAL else "",
+        )
+    return move(run, state, now=now, error=error)
+
+
+def has_job(run: RunRecord) -> bool:
+    """True if an engine may have something running for it."""
+    return run.job is not None or run.state in (
+        RunState.STARTING,
+        RunState.RUNNING,
+        RunState.FINALIZING,
+    )
+
+
+def apply_report(run: RunRecord, report: AgentReport, now: datetime) -> RunRecord:
+    """The run after its agent reported; what comes too late is void."""
+    if report.attempt != run.attempt or run.state in TERMINAL:
+        return run
+    match report.phase:
+        case wire.STARTED:
+            return move(run, RunState.RUNNING, now=now) if run.state is RunState.STARTING else run
+        case wire.ENDED:
+            if run.state in (RunState.STARTING, RunState.RUNNING):
+                path = _path_to(run.state, RunState.FINALIZING)
+                return move(run, *path, now=now, waiting="its outputs are being kept")
+            return run
+        case wire.FINISHED | wire.FAILED:
+            return _finish(run, report, now)
+        case _:
+            return run
+
+
+def _finish(run: RunRecord, report: AgentReport, now: datetime) -> RunRecord:
+    if run.state is RunState.CANCEL_REQUESTED:
+        return move(run, RunState.CANCELED, now=now)
+    path = _path_to(run.state, RunState.FINALIZING)
+    if report.timed_out:
+        limit = run.spec.script.max_run_duration_seconds if run.spec.script else None
+        error = RunError(
+            code="MaxRunDurationExceeded",
+            message=f"The run took longer than max_run_duration_seconds={limit} and was canceled.",
+        )
+        return move(run, *path, RunState.CANCELED, now=now, error=error)
+    failed = report.phase == wire.FAILED or any(rank.exit_code for rank in report.ranks)
+    if not failed:
+        return move(run, *path, RunState.COMPLETED, now=now)
+    error = report.error or RunError(code="UserError", message=_exit_words(report))
+    return move(run, *path, RunState.FAILED, now=now, error=error)
+
+
+def _exit_words(report: AgentReport) -> str:
+    ended = [f"rank {rank.rank} with {rank.exit_code}" for rank in report.ranks if rank.exit_code]
+    return "The script ended with a non-zero exit code: " + (", ".join(ended) or "unknown") + "."
+
+
+def _path_to(current: RunState, target: RunState) -> Sequence[RunState]:
+    """The states between `current` and `target` that the history should show."""
+    road = [RunState.STARTING, RunState.RUNNING, RunState.FINALIZING]
+    if current not in road:
+        return [target]
+    return road[road.index(current) + 1 : road.index(target) + 1]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about a job after looking at it."""
+
+    run: RunRecord
+    take_over: bool = False  # start agents again; they adopt what their predecessors left
+
+
+def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
+    """What follows from a job's status for a run that has not ended; None: nothing."""
+    if run.state in TERMINAL or job.phase in (JobPhase.PENDING, JobPhase.ACTIVE):
+        return None
+    if run.takeovers < MAX_TAKEOVERS:
+        # The agent ended without a word that reached us. Its ranks may still be running, and
+        # what it had not shipped is still on its disk: another agent goes on from there.
+        waiting = run.waiting or "its agent was lost; another one takes over"
+        changed = msgspec.structs.replace(run, takeovers=run.takeovers + 1, waiting=waiting)
+        return Verdict(run=changed, take_over=True)
+    if run.state is RunState.CANCEL_REQUESTED:
+        return Verdict(run=move(run, RunState.CANCELED, now=now))
+    detail = f" The engine says: {job.detail}" if job.detail else ""
+    error = RunError(
+        code="NodeLost",
+        message=f"The agent of this run was lost {run.takeovers + 1} times.{detail}",
+    )
+    return Verdict(run=move(run, RunState.FAILED, now=now, error=error))

@@ -1,0 +1,162 @@
+"""Tables over the pure nouns."""
+
+import math
+
+import msgspec
+import pytest
+
+from runyard.domain import errors
+from runyard.domain.errors import BY_CODE, BlobsMissing, Invalid, RunyardError
+from runyard.domain.files import FileEntry, decode_manifest, encode_manifest, manifest_digest
+from runyard.domain.logs import log_to_follow
+from runyard.domain.metrics import MetricKind, Series, view
+from runyard.domain.states import (
+    ACTIVE,
+    TERMINAL,
+    TRANSITIONS,
+    IllegalTransition,
+    RunState,
+    advance,
+)
+from runyard.domain.tokens import Grant, Role, mint, verify
+from runyard.domain.workspaces import check_experiment_name, check_run_id, check_workspace_name
+
+
+def test_every_state_has_a_row() -> None:
+    assert set(TRANSITIONS) == set(RunState)
+    assert {state.value for state in TERMINAL} == {"Completed", "Failed", "Canceled"}
+    assert not ACTIVE & TERMINAL
+
+
+def test_every_state_leads_to_an_end() -> None:
+    for state in ACTIVE:
+        reached, edge = {state}, {state}
+        while edge:
+            edge = {after for one in edge for after in TRANSITIONS[one]} - reached
+            reached |= edge
+        assert reached & TERMINAL
+
+
+def test_an_illegal_step_says_what_is_allowed() -> None:
+    with pytest.raises(IllegalTransition, match="it is final"):
+        advance(RunState.COMPLETED, RunState.RUNNING)
+    with pytest.raises(IllegalTransition, match=r"allowed: .*Queued"):
+        advance(RunState.PREPARING, RunState.COMPLETED)
+
+
+@pytest.mark.parametrize("cls", BY_CODE.values(), ids=lambda cls: cls.code)
+def test_every_error_survives_the_wire(cls: type[RunyardError]) -> None:
+    sent = cls("what", why="why", fix="fix")
+    data = msgspec.json.encode(errors.to_wire(sent))
+    got = errors.from_wire(msgspec.json.decode(data, type=errors.ErrorBody))
+    assert type(got) is cls
+    assert str(got) == str(sent) == "what\n  why: why\n  fix: fix"
+
+
+def test_missing_blobs_survive_the_wire() -> None:
+    got = errors.from_wire(errors.to_wire(BlobsMissing("what", digests=("a", "b"))))
+    assert isinstance(got, BlobsMissing)
+    assert got.digests == ("a", "b")
+
+
+def test_every_error_class_is_in_the_table() -> None:
+    assert set(BY_CODE.values()) == set(RunyardError.__subclasses__())
+    assert len({cls.status for cls in BY_CODE.values()} - {400}) >= 9
+
+
+def test_a_tree_has_one_id_in_whatever_order_it_was_walked() -> None:
+    one = FileEntry("a.py", "0" * 64, 1)
+    two = FileEntry("b/ü .py", "1" * 64, 2, 0o755)
+    assert manifest_digest((one, two)) == manifest_digest((two, one))
+    assert decode_manifest(encode_manifest((two, one))) == (one, two)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], None),
+        (["outputs/model.pt", "logs/x.txt"], None),
+        (["azureml-logs/20_image_build_log.txt"], "azureml-logs/20_image_build_log.txt"),
+        (
+            ["azureml-logs/55_azureml-execution.txt", "azureml-logs/70_driver_log.txt"],
+            "azureml-logs/70_driver_log.txt",
+        ),
+        (
+            ["azureml-logs/70_driver_log_1.txt", "azureml-logs/70_driver_log_0.txt"],
+            "azureml-logs/70_driver_log_0.txt",
+        ),
+        (
+            ["azureml-logs/70_driver_log_10.txt", "azureml-logs/70_driver_log_0.txt"],
+            "azureml-logs/70_driver_log_0.txt",
+        ),
+        (
+            ["azureml-logs/70_driver_log_ps_0.txt", "azureml-logs/70_driver_log_worker_0.txt"],
+            "azureml-logs/70_driver_log_worker_0.txt",
+        ),
+    ],
+)
+def test_the_log_to_follow(names: list[str], expected: str | None) -> None:
+    assert log_to_follow(names) == expected
+
+
+def series(kind: MetricKind, *values: object) -> Series:
+    return Series(name="m", kind=kind, values=list(values), steps=[], times=[])
+
+
+@pytest.mark.parametrize(
+    ("logged", "shown"),
+    [
+        (series(MetricKind.SCALAR, 0.5), 0.5),
+        (series(MetricKind.SCALAR, 0.5, "97.1", True), [0.5, "97.1", True]),
+        (series(MetricKind.LIST, [1, 2], [3]), [1, 2, 3]),
+        (series(MetricKind.LIST, [1]), [1]),
+        (series(MetricKind.ROW, {"x": 1, "y": 2}), {"x": 1, "y": 2}),
+        (series(MetricKind.ROW, {"x": 1}, {"x": 2, "y": 3}), {"x": [1, 2], "y": [3]}),
+        (series(MetricKind.TABLE, {"x": [1, 2]}), {"x": [1, 2]}),
+        (series(MetricKind.TABLE, {"x": [1]}), {"x": [1]}),
+        (series(MetricKind.IMAGE, "outputs/a.png"), "outputs/a.png"),
+    ],
+)
+def test_metrics_look_as_v1_showed_them(logged: Series, shown: object) -> None:
+    assert view([logged]) == {"m": shown}
+
+
+def test_sampled_use_is_not_among_the_metrics() -> None:
+    assert view([series(MetricKind.SYSTEM, 1.0)]) == {}
+
+
+def test_nan_is_kept() -> None:
+    shown = view([series(MetricKind.SCALAR, math.nan)])["m"]
+    assert isinstance(shown, float)
+    assert math.isnan(shown)
+
+
+def test_a_token_grants_what_it_was_made_for() -> None:
+    token = mint(b"secret", Role.RUN, "exp_1_ab.c", 100)
+    assert verify(b"secret", token, 99) == Grant(role=Role.RUN, subject="exp_1_ab.c")
+    assert verify(b"secret", token, 101) is None
+    assert verify(b"other", token, 99) is None
+
+
+@pytest.mark.parametrize("token", ["", ".", "...", "owner..1.x", "run.abc", "ü.ü.ü.ü", "a" * 9999])
+def test_a_forged_token_grants_nothing(token: str) -> None:
+    assert verify(b"secret", token, 0) is None
+
+
+def test_a_token_cannot_be_given_another_role() -> None:
+    token = mint(b"secret", Role.VIEWER, "run", 100)
+    assert verify(b"secret", token.replace("viewer", "owner"), 0) is None
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a\n", "x" * 256, "../up"])
+def test_bad_names_are_refused(name: str) -> None:
+    for check in (check_experiment_name, check_workspace_name):
+        with pytest.raises(Invalid):
+            check(name)
+    with pytest.raises(Invalid):
+        check_run_id(name + "/" if len(name) == 256 else name)
+
+
+def test_good_names_pass() -> None:
+    assert check_experiment_name("Tutorial-pytorch-birds") == "Tutorial-pytorch-birds"
+    assert check_run_id("tf-mnist_1605_0a1b2c3d") == "tf-mnist_1605_0a1b2c3d"
