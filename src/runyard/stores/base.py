@@ -9,6 +9,7 @@ The promises are tested by `runyard.testing.store_suite` on SQLite and on Postgr
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -74,6 +75,9 @@ class Metrics(Protocol):
 
     def append(self, run_id: str, points: Sequence[Point]) -> None:
         """Keep the points. All or none."""
+
+    def append_soon(self, run_id: str, points: Sequence[Point]) -> "Future[None]":
+        """As `append`, without waiting; the future resolves when the points are durable."""
 
     def series(self, run_id: str, name: str | None = None) -> list[Series]:
         """All series of the run, in order of first appearance, or those of one name."""

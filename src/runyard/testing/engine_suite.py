@@ -1,0 +1,195 @@
+"""What every engine promises, as tests. Subclass, and give the `engines` fixture:
+
+class TestMyEngine(EngineSuite):
+    @pytest.fixture
+    def engines(self, tmp_path):
+        return lambda: MyEngine(tmp_path)      # each call: another object, the same jobs
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runyard.engines.base import Engine, JobId, JobPhase, JobStatus, NodeGroup
+from runyard.testing.fake_server import FakeServer, wait_until
+from runyard_runtime import processes
+
+Engines = Callable[[], Engine]
+DRIVER_LOG = "azureml-logs/70_driver_log.txt"
+GHOST = JobId("a-job-that-never-was")
+FOREVER = "print('running', flush=True)\nimport time\ntime.sleep(600)"
+
+
+def job_group(server: FakeServer, code: str, key: str = "job", **changes: object) -> NodeGroup:
+    """A group whose script is `code`; `changes` are made to its plan."""
+    plan = server.plan(["script.py"], **{"files": {"script.py": code}, **changes})
+    return NodeGroup(key=key, plan=json.dumps(plan).encode())
+
+
+def ended(engine: Engine, job: JobId, timeout: float = 30.0) -> JobStatus:
+    """The job's status once its agents have ended."""
+    wait_until(lambda: engine.poll([job])[job].phase is JobPhase.EXITED, timeout)
+    return engine.poll([job])[job]
+
+
+def says(server: FakeServer, text: str) -> None:
+    """Wait until the script has printed `text`."""
+    wait_until(lambda: text in server.log(DRIVER_LOG))
+
+
+def lives(pid: int) -> bool:
+    """True if a process with that number runs."""
+    return bool(processes.is_alive(pid, processes.start_time(pid)))
+
+
+def printed_pids(server: FakeServer) -> list[int]:
+    """The numbers that the script printed in a line `pids …`."""
+    says(server, "pids ")
+    line = next(one for one in server.log(DRIVER_LOG).splitlines() if one.startswith("pids "))
+    return [int(word) for word in line.split()[1:]]
+
+
+def agent_pid(folder: Path) -> int:
+    """The process that is the agent of the job in that folder."""
+    return int(json.loads((folder / "agent-0" / "pid").read_text())["pid"])
+
+
+class EngineSuite:
+    """The promises of `runyard.engines.base.Engine`."""
+
+    @pytest.fixture
+    def engines(self) -> Engines:
+        raise NotImplementedError("give a fixture that makes engines on the same jobs")
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[FakeServer]:
+        with FakeServer(tmp_path / "address.json") as server:
+            yield server
+
+    @pytest.fixture
+    def engine(self, engines: Engines) -> Iterator[Engine]:
+        engine = engines()
+        yield engine
+        for job in engine.jobs():
+            engine.kill(job)
+
+    @pytest.mark.parametrize("code", [0, 3])
+    def test_reports_the_exit_code(self, engine: Engine, server: FakeServer, code: int) -> None:
+        job = engine.start(job_group(server, f"raise SystemExit({code})"))
+        assert ended(engine, job).exit_code == code
+
+    def test_starting_twice_starts_once(self, engine: Engine, server: FakeServer) -> None:
+        # The server may die between start() and saving the job id; the retry must find the job.
+        group = job_group(server, "print('once')")
+        job = engine.start(group)
+        assert engine.start(group) == job
+        ended(engine, job)
+        assert engine.start(group) == job
+        assert engine.poll([job])[job].phase is JobPhase.EXITED
+        assert server.log(DRIVER_LOG) == "once\n"
+
+    def test_an_unknown_job_is_gone_not_an_error(self, engine: Engine) -> None:
+        assert engine.poll([GHOST])[GHOST].phase is JobPhase.GONE
+
+    def test_one_poll_answers_for_every_job(self, engine: Engine, server: FakeServer) -> None:
+        over = engine.start(job_group(server, "", key="over"))
+        ended(engine, over)
+        alive = engine.start(job_group(server, FOREVER, key="alive"))
+        wait_until(lambda: engine.poll([alive])[alive].phase is JobPhase.ACTIVE)
+        phases = [status.phase for status in engine.poll([over, alive, GHOST]).values()]
+        assert phases == [JobPhase.EXITED, JobPhase.ACTIVE, JobPhase.GONE]
+
+    def test_a_started_job_is_never_gone_in_between(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        job = engine.start(job_group(server, ""))
+        seen = set()
+        while JobPhase.EXITED not in seen:
+            seen.add(engine.poll([job])[job].phase)
+            assert JobPhase.GONE not in seen
+
+    def test_stop_ends_the_ranks_and_keeps_the_outputs(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        job = engine.start(job_group(server, "open('outputs/kept', 'w').write('x')\n" + FOREVER))
+        says(server, "running")
+        engine.stop(job)
+        engine.stop(job)
+        assert ended(engine, job).exit_code == -signal.SIGTERM
+        assert server.report("finished")["stopped"] is True
+        assert server.file("outputs/kept") == b"x"
+        engine.stop(job)
+
+    def test_a_stop_right_after_the_start_is_not_lost(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        job = engine.start(job_group(server, FOREVER))
+        engine.stop(job)
+        ended(engine, job)
+        assert server.report("finished")["stopped"] is True
+
+    def test_stopping_and_killing_what_is_not_there_is_nothing(self, engine: Engine) -> None:
+        engine.stop(GHOST)
+        engine.kill(GHOST)
+        engine.forget(GHOST)
+
+    def test_kill_leaves_no_process(self, engine: Engine, server: FakeServer) -> None:
+        code = (
+            "import os, subprocess, sys\n"
+            "sleeper = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+            "child = subprocess.Popen(sleeper, start_new_session=True)\n"
+            "print('pids', os.getpid(), child.pid, os.getppid(), flush=True)\n"
+        )
+        job = engine.start(job_group(server, code + FOREVER))
+        pids = printed_pids(server)
+        assert all(lives(pid) for pid in pids)
+        engine.kill(job)
+        engine.kill(job)
+        assert not any(lives(pid) for pid in pids)
+        assert engine.poll([job])[job].phase is JobPhase.GONE
+
+    def test_agents_survive_the_engine_object(
+        self, engine: Engine, engines: Engines, server: FakeServer
+    ) -> None:
+        job = engine.start(job_group(server, FOREVER))
+        says(server, "running")
+        another = engines()
+        assert another.poll([job])[job].phase is JobPhase.ACTIVE
+        assert list(another.jobs()) == [job]
+        another.stop(job)
+        ended(another, job)
+
+    def test_the_job_of_a_killed_agent_is_taken_over(
+        self, engine: Engine, server: FakeServer, tmp_path: Path
+    ) -> None:
+        gate = tmp_path / "gate"
+        code = (
+            "import os, pathlib, time\n"
+            "print('folder', os.environ['RUNYARD_JOB_DIR'], flush=True)\n"
+            f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+            "print('done'); raise SystemExit(5)\n"
+        )
+        group = job_group(server, code)
+        job = engine.start(group)
+        says(server, "folder")
+        folder = Path(server.log(DRIVER_LOG).split()[1])
+        os.kill(agent_pid(folder), signal.SIGKILL)
+        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
+        assert engine.start(group) == job
+        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.ACTIVE)
+        gate.touch()
+        assert ended(engine, job).exit_code == 5
+        assert server.log(DRIVER_LOG).splitlines() == [f"folder {folder}", "done"]
+
+    def test_a_forgotten_job_is_gone(self, engine: Engine, server: FakeServer) -> None:
+        job = engine.start(job_group(server, ""))
+        ended(engine, job)
+        assert list(engine.jobs()) == [job]
+        engine.forget(job)
+        engine.forget(job)
+        assert engine.poll([job])[job].phase is JobPhase.GONE
+        assert list(engine.jobs()) == []
