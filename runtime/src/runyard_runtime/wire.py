@@ -23,6 +23,20 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     max_run_duration_seconds   or null
     grace_seconds  between SIGTERM and SIGKILL
     sample_seconds between two samples of CPU, memory and GPU use; 0: never
+    checkpoint_seconds  between two looks for new outputs while the job runs, 30 if absent
+    nice           how much the ranks yield to the rest of the machine, 5 if absent; 0: not
+
+    inputs         what the run reads: [{"name", "mode", "path_on_compute", "dataset", "reference",
+                   "overwrite"}, …]; `mode` is mount, download or direct, `dataset` an id or null,
+                   `reference` whether it is a v1 DataReference (AZUREML_DATAREFERENCE_name).
+                   The files are asked for at GET /api/v1/runs/ID/inputs/NAME
+    outputs        what it writes: [{"name", "datastore", "path", "mode", "path_on_compute",
+                   "overwrite", "globs"}, …]
+    cache          the node's folder of fetched data, shared by all jobs, or null
+    cache_bytes    how large it may grow
+    mounter        the command that mounts an input: it gets four more arguments, see
+                   runyard.data.mount; or null: inputs are laid out from the cache
+    fetching       {"mirrors": {prefix: replacement}, "allow_private": bool, "max_bytes": N or null}
 
 The job folder
 --------------
@@ -63,6 +77,13 @@ SERVICE_ENDPOINT = "AZUREML_SERVICE_ENDPOINT"
 OUTPUT_DIRECTORY = "AZUREML_OUTPUT_DIRECTORY"
 LOG_DIRECTORY = "AZUREML_LOGDIRECTORY_PATH"
 SECONDARY_INSTANCE = "AZUREML_SECONDARY_INSTANCE"
+DATA_REFERENCE = "AZUREML_DATAREFERENCE_"  # + name: the path of a v1 DataReference
+DATASET_VARIABLES = "AZUREML_DATASET_ENVIRONMENT_VARS"  # name:Mode,name:Mode
+FILE_OUTPUTS = "AZUREML_DATASET_FILE_OUTPUTS"  # name;name
+
+# Arguments that stand for the path of an input or output: "DatasetConsumptionConfig:name".
+INPUT_ARGUMENT = "DatasetConsumptionConfig:"
+OUTPUT_ARGUMENT = "DatasetOutputConfig:"
 
 JOB_DIR = "RUNYARD_JOB_DIR"  # the job folder on this node
 JOB_KEY = "RUNYARD_JOB_KEY"  # marks every process of the job, so that none is left behind
@@ -109,11 +130,16 @@ def driver_log(rank, ranks):
 _NOT_JSON = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
+# How numbers and arrays of numpy, torch and tensorflow become plain, without importing these.
+_CONVERSIONS = ("tolist", "item", "numpy")
+
+
 def to_json_value(value):
     """`value` with NaN and the infinities written as {"f": …}; other odd types as their text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
+        value = float(value)  # old numpy warns when it compares its own NaN
         if value != value:
             return {"f": "nan"}
         if value in (float("inf"), float("-inf")):
@@ -123,12 +149,14 @@ def to_json_value(value):
         return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [to_json_value(item) for item in value]
-    item = getattr(value, "tolist", None)  # numpy scalars and arrays, without importing numpy
-    if callable(item):
-        return to_json_value(item())
-    item = getattr(value, "item", None)  # torch and tensorflow scalars
-    if callable(item):
-        return to_json_value(item())
+    for name in _CONVERSIONS:
+        convert = getattr(value, name, None)
+        if callable(convert):
+            plain = convert()
+            if type(plain) is not type(value):  # numpy's long double gives itself
+                return to_json_value(plain)
+    if hasattr(value, "__float__") and not isinstance(value, complex):  # decimals, fractions
+        return to_json_value(float(value))
     return str(value)
 
 

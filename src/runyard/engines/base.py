@@ -70,5 +70,8 @@ class Engine(Protocol):
     def kill(self, job: JobId) -> None:
         """End the agents and all they started, at once. Idempotent."""
 
+    def jobs(self) -> Sequence[JobId]:
+        """Every job of ours that the engine still keeps: started and not forgotten."""
+
     def forget(self, job: JobId) -> None:
         """Remove what the engine keeps of a job that is over. Idempotent."""

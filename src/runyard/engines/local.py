@@ -1,0 +1,219 @@
+"""Runs jobs on this machine: every agent is a process in a session of its own.
+
+A job is a folder below `folder`, named by its key. What is known of it is in that folder, so
+any engine object on the same folder, also one in another process, sees the same jobs.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runyard.domain.errors import EngineFailed, Invalid
+from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
+from runyard_runtime import job_folder, processes, supervision, wire
+
+log = logging.getLogger(__name__)
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from runyard_runtime.agent import main; sys.exit(main(sys.argv[2], int(sys.argv[3])))"
+)
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_LOG_TAIL = 2000
+
+# What of the server's environment agents and jobs see: how to find programs, files and the
+# network, but nothing that changes how a Python of theirs works.
+_PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|SHELL"
+    r"|(?:http|https|ftp|all|no)_proxy|(?:HTTP|HTTPS|FTP|ALL|NO)_PROXY"
+    r"|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|LD_LIBRARY_PATH|CUDA_\w+|NVIDIA_\w+"
+)
+
+
+class LocalEngine:
+    """Starts agents on this machine; nodes of one group share it and the job's folder."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        interpreter: str = sys.executable,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._folder = folder
+        self._interpreter = interpreter
+        self._environment = clean_environment(environ)
+        self._lock = threading.Lock()
+        self._spawned: dict[int, JobId] = {}  # agents that are children of this process
+        # Not yet multi_node: it starts an agent for every node, but no launcher uses them so far.
+        self.capabilities = Capabilities(shared_folder=True, gpus=Path("/dev/nvidiactl").exists())
+
+    def start(self, group: NodeGroup) -> JobId:
+        """Start the group, find it running or over, or take over what its agents left."""
+        if not _KEY.fullmatch(group.key):
+            raise Invalid(
+                f"'{group.key}' cannot be the key of a job.",
+                why="It becomes a folder: letters, digits, '.', '_' and '-' only.",
+            )
+        job = JobId(group.key)
+        with self._lock:
+            self._reap()
+            if self._status(job).phase is not JobPhase.GONE:
+                return job
+            folder = self._folder / job
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                job_folder.write_atomically(str(folder / wire.PLAN_FILE), group.plan)
+                runtime = json.loads(group.plan)["runtime"]
+                for node in range(group.nodes):
+                    if self._agent_phase(job, node) is JobPhase.GONE:
+                        self._spawn(job, folder, node, runtime)
+            except OSError as error:
+                raise EngineFailed(
+                    f"The agent of job '{job}' cannot be started.", why=str(error)
+                ) from error
+        return job
+
+    def poll(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobStatus]:
+        """The status of each, from its folder."""
+        with self._lock:
+            self._reap()
+            return {job: self._status(job) for job in jobs}
+
+    def stop(self, job: JobId) -> None:
+        """Ask the agents to end."""
+        for node in self._nodes(job):
+            if pid := self._agent(job, node):
+                processes.send(pid, signal.SIGTERM)
+            elif self._exit(job, node) is None:
+                self._leave_word_to_stop(job, node)
+
+    def kill(self, job: JobId) -> None:
+        """End agents, keepers and ranks at once."""
+        if not self._nodes(job):
+            return
+        for node in self._nodes(job):
+            if pid := self._agent(job, node):
+                processes.send(pid, signal.SIGKILL)  # first, or it would see its ranks fail
+        marker = processes.job_marker(str(self._folder / job))
+        left = processes.end_processes(lambda: processes.job_processes(marker), 0)
+        if left:
+            log.warning("job %s: processes %s could not be ended", job, sorted(left))
+        with self._lock:
+            self._reap()
+
+    def jobs(self) -> Sequence[JobId]:
+        """Every job that has a folder here."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return []
+        return [JobId(name) for name in names if (self._folder / name / wire.PLAN_FILE).exists()]
+
+    def forget(self, job: JobId) -> None:
+        """Remove the job's folder."""
+        if not _KEY.fullmatch(job):
+            return
+        with self._lock:
+            self._reap()
+            shutil.rmtree(self._folder / job, ignore_errors=True)
+
+    def _spawn(self, job: JobId, folder: Path, node: int, runtime: str) -> None:
+        own = folder / wire.agent_dir(node)
+        own.mkdir(exist_ok=True)
+        arguments = [self._interpreter, "-S", "-E", "-c", _BOOTSTRAP, runtime]
+        environment = {**self._environment, wire.JOB_KEY: processes.job_marker(str(folder))}
+        log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        pid = os.posix_spawn(
+            self._interpreter,
+            [*arguments, str(folder), str(node)],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(own / "log"), log_flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,  # the agent outlives this process and its terminal
+        )
+        self._spawned[pid] = job
+
+    def _leave_word_to_stop(self, job: JobId, node: int) -> None:
+        """Have the agent that is starting, or the next one, stop at once."""
+        own = self._own(job, node)
+        with contextlib.suppress(OSError):  # it is told again by the server when it reports
+            own.mkdir(exist_ok=True)
+            word = json.dumps({"reason": supervision.STOPPED}).encode()
+            job_folder.write_atomically(str(own / "state.json"), word)
+
+    def _status(self, job: JobId) -> JobStatus:
+        nodes = self._nodes(job)
+        if not nodes:
+            return JobStatus(phase=JobPhase.GONE, detail="there is no such job on this machine")
+        phases = {self._agent_phase(job, node) for node in nodes}
+        if JobPhase.GONE in phases:
+            if job in self._spawned.values():
+                return JobStatus(phase=JobPhase.PENDING, detail="its agent is starting")
+            return JobStatus(phase=JobPhase.GONE, detail=self._last_words(job, nodes))
+        if JobPhase.ACTIVE in phases:
+            return JobStatus(phase=JobPhase.ACTIVE)
+        codes = [self._exit(job, node) or 0 for node in nodes]
+        return JobStatus(phase=JobPhase.EXITED, exit_code=next((code for code in codes if code), 0))
+
+    def _agent_phase(self, job: JobId, node: int) -> JobPhase:
+        if self._exit(job, node) is not None:
+            return JobPhase.EXITED
+        if self._agent(job, node):
+            return JobPhase.ACTIVE
+        # It may have ended between the two looks.
+        return JobPhase.GONE if self._exit(job, node) is None else JobPhase.EXITED
+
+    def _nodes(self, job: JobId) -> list[int]:
+        if not _KEY.fullmatch(job):
+            return []
+        plan = job_folder.read_json(str(self._folder / job / wire.PLAN_FILE))
+        return list(range(plan.get("nodes") or 1)) if isinstance(plan, dict) else []
+
+    def _exit(self, job: JobId, node: int) -> int | None:
+        known = job_folder.read_json(str(self._own(job, node) / "exit.json"))
+        return int(known["exit_code"]) if isinstance(known, dict) else None
+
+    def _agent(self, job: JobId, node: int) -> int | None:
+        """The pid of the node's agent, if it lives."""
+        known = job_folder.read_json(str(self._own(job, node) / "pid"))
+        if not isinstance(known, dict) or not processes.is_alive(known["pid"], known["start"]):
+            return None
+        return int(known["pid"])
+
+    def _own(self, job: JobId, node: int) -> Path:
+        return self._folder / job / str(wire.agent_dir(node))
+
+    def _reap(self) -> None:
+        """Collect our children that ended, so that they do not stay as zombies."""
+        for pid in list(self._spawned):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    continue
+            del self._spawned[pid]
+
+    def _last_words(self, job: JobId, nodes: Sequence[int]) -> str:
+        for node in nodes:
+            with contextlib.suppress(OSError):
+                words = (self._own(job, node) / "log").read_bytes()[-_LOG_TAIL:]
+                if words.strip():
+                    return words.decode("utf-8", "replace").strip()
+        return "its agent ended without a word"
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of `environ` agents and jobs see."""
+    return {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name)}
