@@ -3,10 +3,11 @@
 A builder is one file in this folder and one line in `runyard.environments.BUILDERS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
+from runyard.domain.errors import Unsupported
 
 Log = Callable[[str], None]  # takes one line of the build log, without its newline
 
@@ -28,3 +29,14 @@ class Builder(Protocol):
 
         A crash in the middle leaves nothing that a later build could take for whole.
         """
+
+
+def builder_for(spec: EnvironmentSpec, builders: Sequence[Builder]) -> Builder:
+    """The builder for that spec: the first in the table that accepts it."""
+    for builder in builders:
+        if builder.accepts(spec):
+            return builder
+    raise Unsupported(
+        f"No builder takes the environment '{spec.name}'.",
+        fix="Name pip packages, or an interpreter with python.user_managed_dependencies.",
+    )
