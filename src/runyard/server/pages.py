@@ -1,0 +1,223 @@
+"""What the pages show: values in, HTML out. Everything is escaped; names are hostile."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeGuard
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from runyard import __version__
+from runyard.domain.errors import ErrorBody
+from runyard.domain.files import FileInfo
+from runyard.domain.metrics import MetricKind, Series
+from runyard.domain.runs import RunRecord
+from runyard.domain.states import TERMINAL, RunState
+from runyard.domain.workspaces import WorkspaceRecord
+from runyard.server.logtail import LogTail
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_CHART_WIDTH, _CHART_HEIGHT, _CHART_POINTS = 240, 44, 240
+_LONGEST_VALUE = 300
+
+_TONES = {
+    RunState.COMPLETED: "good",
+    RunState.FAILED: "bad",
+    RunState.CANCELED: "dull",
+    RunState.CANCEL_REQUESTED: "dull",
+    RunState.RUNNING: "busy",
+    RunState.FINALIZING: "busy",
+    RunState.STARTING: "busy",
+}
+
+
+class MetricRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric as the page shows it."""
+
+    name: str
+    kind: str
+    value: str  # the last one
+    count: int
+    low: str = ""
+    high: str = ""
+    chart: str = ""  # points of an SVG polyline; empty: no chart
+
+
+@lru_cache(maxsize=1)
+def _environment() -> "Environment":
+    # Imported with the first page: a server that shows none starts quicker without.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    environment = Environment(
+        loader=PackageLoader("runyard.server"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(version=__version__, terminal=TERMINAL)
+    environment.filters.update(
+        tone=lambda state: _TONES.get(state, "wait"),
+        size=render_size,
+        moment=render_moment,
+        duration=render_duration,
+        part=lambda text: quote(text, safe=""),
+        path=lambda text: quote(text, safe="/"),
+        shell=shlex.quote,
+    )
+    return environment
+
+
+def _render(template: str, **values: object) -> str:
+    # A script may have written half characters into a name; a page cannot carry them.
+    html = _environment().get_template(template).render(**values)
+    return html.encode(errors="replace").decode()
+
+
+def runs_page(
+    runs: Sequence[RunRecord],
+    workspaces: Sequence[WorkspaceRecord],
+    workspace: str,
+    experiment: str,
+    after: str | None,
+) -> str:
+    """The list of runs."""
+    chosen = {"workspace": workspace, "experiment": experiment}
+    query = {key: value for key, value in chosen.items() if value}
+    return _render(
+        "runs.html",
+        runs=runs,
+        workspaces=sorted(one.name for one in workspaces),
+        workspace=workspace,
+        experiment=experiment,
+        older=f"/?{urlencode({**query, 'after': after})}" if after else "",
+        now=datetime.now(UTC),
+    )
+
+
+def run_page(
+    run: RunRecord,
+    *,
+    series: Sequence[Series],
+    log: LogTail,
+    files: Sequence[FileInfo],
+    children: Sequence[RunRecord],
+) -> str:
+    """One run."""
+    system = [one for one in series if one.kind is MetricKind.SYSTEM]
+    logged = [one for one in series if one.kind is not MetricKind.SYSTEM]
+    return _render(
+        "run.html",
+        run=run,
+        script=run.spec.script,
+        metrics=[plan_metric(one) for one in logged],
+        system=[plan_metric(one) for one in system],
+        log=log,
+        files=files,
+        children=children,
+        now=datetime.now(UTC),
+    )
+
+
+def refusal_page(status: int, error: ErrorBody) -> str:
+    """Why there is no page."""
+    return _render("refusal.html", status=status, error=error)
+
+
+def onward_page(target: str) -> str:
+    """A page that only leads on to another one of ours."""
+    return _render("onward.html", target=target)
+
+
+def plan_metric(series: Series) -> MetricRow:
+    """A series as a row: its last value, and a chart if it is a repeated number."""
+    numbers = [value for value in series.values if _is_number(value)]
+    finite = _finite(numbers) if len(numbers) == len(series.values) else []
+    row = MetricRow(
+        name=series.name,
+        kind=series.kind.value,
+        value=render_value(series.values[-1]) if series.values else "",
+        count=len(series.values),
+    )
+    if len(finite) < 2:
+        return row
+    return msgspec.structs.replace(
+        row,
+        low=render_value(min(finite)),
+        high=render_value(max(finite)),
+        chart=plan_chart(finite),
+    )
+
+
+def plan_chart(values: Sequence[float]) -> str:
+    """The points of a polyline through the values; many are thinned, extremes stay."""
+    points = list(enumerate(values))
+    if len(points) > _CHART_POINTS:
+        width = 2 * len(points) / _CHART_POINTS
+        starts = range(_CHART_POINTS // 2)
+        buckets = [points[round(i * width) : round((i + 1) * width)] for i in starts]
+        points = [
+            point
+            for bucket in buckets
+            for point in sorted({min(bucket, key=_height), max(bucket, key=_height)})
+        ]
+    low, high = min(values), max(values)
+    span = high / 2 - low / 2 or 1.0  # halves: the span of huge values must not overflow
+    across = (_CHART_WIDTH - 4) / (len(values) - 1)
+    return " ".join(
+        f"{2 + index * across:.1f},"
+        f"{2 + (_CHART_HEIGHT - 4) * (1 - (value / 2 - low / 2) / span):.1f}"
+        for index, value in points
+    )
+
+
+def _height(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(values: Sequence[int | float]) -> list[float]:
+    try:
+        return [float(value) for value in values if math.isfinite(value)]
+    except OverflowError:  # an integer beyond any float
+        return []
+
+
+def render_value(value: object) -> str:
+    """A logged value as text, shortened."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
+
+
+def render_size(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def render_moment(moment: datetime) -> str:
+    """A time for people; pages do not know the reader's time zone."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def render_duration(span: timedelta) -> str:
+    """A length of time for people."""
+    seconds = max(0.0, span.total_seconds())
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

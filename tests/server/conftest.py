@@ -1,0 +1,196 @@
+"""A server in a thread: real sockets, a real store, and a conductor that only takes notes."""
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import urllib3
+import uvloop
+
+from runyard import __version__
+from runyard.conductor import runs
+from runyard.conductor.changes import Changes
+from runyard.domain.files import FileEntry
+from runyard.domain.runs import RunRecord, RunSpec
+from runyard.domain.server import ServerInfo
+from runyard.domain.tokens import Role, mint
+from runyard.server import serving
+from runyard.server.app import build_app
+from runyard.server.platform import Platform
+from runyard.settings import Settings
+from runyard.stores import open_store
+
+SECRET = b"a secret for tests only"
+OWNER_TOKEN = "the-owner's-token"
+WORKSPACE = "yard"
+
+
+class NoteTaker:
+    """Stands where the conductor would, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.woken: list[str | None] = []
+        self.bug: Exception | None = None  # raised by `describe`
+
+    def wake(self, run_id: str | None = None) -> None:
+        self.woken.append(run_id)
+
+    def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
+        if self.bug is not None:
+            raise self.bug
+        return found
+
+
+class LiveServer:
+    """A server on loopback that tests can look into."""
+
+    def __init__(self, home: Path, *, body_limit_mb: int = 1) -> None:
+        self.settings = Settings(
+            home=home, body_limit_mb=body_limit_mb, allowed_hosts=("yard.example",)
+        )
+        self.store = open_store(self.settings.database_url, self.settings.blobs_url)
+        self.conductor = NoteTaker()
+        self.changes = Changes()
+        self._listener = serving.bind("127.0.0.1", 0, None)
+        self.url = serving.url_of(self._listener)
+        self.http = urllib3.PoolManager(num_pools=4, maxsize=40)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._ready.wait(10), "the server did not start"
+        self._made = 0
+        self.request("POST", "/api/v1/workspaces", json={"name": WORKSPACE})
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        info = ServerInfo(
+            pid=1, url=self.url, version=__version__, started=datetime.now(UTC), home="home"
+        )
+        platform = Platform(
+            store=self.store,
+            settings=self.settings,
+            conductor=self.conductor,
+            changes=self.changes,
+            secret=SECRET,
+            owner_token=OWNER_TOKEN,
+            info=lambda: info,
+            stop=self._stop.set,
+        )
+        self.platform = platform
+        try:
+            await serving.serve(
+                build_app(platform),
+                self._listener,
+                self._stop,
+                ready=self._ready.set,
+                end_streams=self.changes.close,
+            )
+        finally:
+            await asyncio.to_thread(platform.close)
+
+    def close(self) -> None:
+        """Stop, as a signal would; returns when everything is over."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+        self.http.clear()
+        self.store.close()
+
+    def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        json: object = None,
+        body: bytes | Iterator[bytes] | None = None,
+        token: str | None = OWNER_TOKEN,
+        headers: dict[str, str] | None = None,
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request; `path` is sent exactly as it is written here."""
+        sent = dict(headers or {})
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        if json is not None:
+            body = msgspec.json.encode(json)
+        pool = self.http.connection_from_url(self.url)
+        return pool.urlopen(
+            verb,
+            path,
+            body=body,
+            headers=sent,
+            retries=False,
+            redirect=False,
+            preload_content=not stream,
+            timeout=30,
+        )
+
+    def run_token(self, run_id: str) -> str:
+        return mint(SECRET, Role.RUN, run_id, int(time.time()) + 1000)
+
+    def ticket(self, seconds: int = 1000) -> str:
+        return mint(SECRET, Role.VIEWER, "", int(time.time()) + seconds)
+
+    def make_run(self, parent: str | None = None, **more: object) -> RunRecord:
+        """A running interactive run, written through the store."""
+        self._made += 1
+        spec = RunSpec(
+            workspace=WORKSPACE,
+            experiment="trials",
+            parent=parent,
+            id=f"run.{self._made}",
+            **more,  # type: ignore[arg-type]
+        )
+        return self.store.records.insert(runs.new_run(spec, datetime.now(UTC)))
+
+    def change(self, run_id: str, how: Callable[[RunRecord], RunRecord]) -> RunRecord:
+        """Change a run behind the server's back, and say so."""
+        changed = runs.change(self.store, run_id, how)
+        self.changes.notify(run_id)
+        return changed
+
+    def complete(self, run_id: str) -> RunRecord:
+        run = runs.complete(self.store, run_id, datetime.now(UTC))
+        self.changes.notify(run_id)
+        return run
+
+    def keep(self, data: bytes) -> str:
+        """Put a blob; its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        self.store.blobs.put(digest, [data])
+        return digest
+
+    def keep_file(self, run_id: str, path: str, data: bytes) -> None:
+        self.store.artifacts.put(run_id, [FileEntry(path, self.keep(data), len(data))])
+
+    def append_log(self, run_id: str, name: str, data: bytes) -> None:
+        """Append through the API, as an agent does."""
+        end = self.store.streams.end(run_id, name)
+        path = f"/api/v1/runs/{run_id}/streams/log/{name}?offset={end}"
+        assert self.request("POST", path, body=data).status == 200
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One server for all tests of a file; each makes its own runs."""
+    live = LiveServer(tmp_path_factory.mktemp("home"))
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server for one test alone, which may stop it."""
+    live = LiveServer(tmp_path)
+    yield live
+    live.close()
