@@ -1,0 +1,1 @@
+"""azureml._restclient"""

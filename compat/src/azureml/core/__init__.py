@@ -1,0 +1,53 @@
+"""azureml.core: the heart of v1, loaded name by name as it is used."""
+
+import urllib.request  # v1 code relies on azureml.core having loaded it
+from typing import TYPE_CHECKING
+
+from runyard.sdk.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from runyard.sdk.environment import Environment
+    from runyard.sdk.experiment import Experiment
+    from runyard.sdk.run import Run, ScriptRun
+    from runyard.sdk.run_configuration import RunConfiguration
+    from runyard.sdk.script_run_config import ScriptRunConfig
+    from runyard.sdk.workspace import Workspace
+
+VERSION = __version__ = "1.61.0"  # the v1 release whose behaviour this follows
+
+__all__ = [
+    "VERSION",
+    "Environment",
+    "Experiment",
+    "Run",
+    "RunConfiguration",
+    "ScriptRun",
+    "ScriptRunConfig",
+    "Workspace",
+    "__version__",
+]
+
+_NAMES = {
+    "ContainerRegistry": "runyard.sdk.environment",
+    "Environment": "runyard.sdk.environment",
+    "Experiment": "runyard.sdk.experiment",
+    "Run": "runyard.sdk.run",
+    "RunConfiguration": "runyard.sdk.run_configuration",
+    "ScriptRun": "runyard.sdk.run",
+    "ScriptRunConfig": "runyard.sdk.script_run_config",
+    "Workspace": "runyard.sdk.workspace",
+    # v1's package had loaded its modules: `azureml.core.run.Run` works without importing them.
+    "authentication": "azureml.core.authentication",
+    "compute_target": "azureml.core.compute_target",
+    "container_registry": "azureml.core.container_registry",
+    "conda_dependencies": "azureml.core.conda_dependencies",
+    "environment": "azureml.core.environment",
+    "experiment": "azureml.core.experiment",
+    "run": "azureml.core.run",
+    "runconfig": "azureml.core.runconfig",
+    "script_run": "azureml.core.script_run",
+    "script_run_config": "azureml.core.script_run_config",
+    "workspace": "azureml.core.workspace",
+}
+
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -1,0 +1,3 @@
+"""azureml.core.conda_dependencies"""
+
+from runyard.sdk.conda_dependencies import CondaDependencies as CondaDependencies

@@ -1,0 +1,3 @@
+"""azureml.core.experiment"""
+
+from runyard.sdk.experiment import Experiment as Experiment

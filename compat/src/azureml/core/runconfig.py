@@ -1,0 +1,47 @@
+"""azureml.core.runconfig"""
+
+from runyard.sdk.conda_dependencies import CondaDependencies
+from runyard.sdk.distributed import (
+    MpiConfiguration,
+    PyTorchConfiguration,
+    TensorflowConfiguration,
+)
+from runyard.sdk.environment import (
+    DEFAULT_CPU_IMAGE,
+    DEFAULT_GPU_IMAGE,
+    MPI_CPU_IMAGE,
+    MPI_GPU_IMAGE,
+    ContainerRegistry,
+    DockerSection,
+    Environment,
+    PythonSection,
+)
+from runyard.sdk.lazy import lazy_names
+from runyard.sdk.run_configuration import (
+    DockerConfiguration,
+    HistoryConfiguration,
+    RunConfiguration,
+)
+
+EnvironmentDefinition = Environment  # v1's own older name for it
+
+__all__ = [
+    "DEFAULT_CPU_IMAGE",
+    "DEFAULT_GPU_IMAGE",
+    "MPI_CPU_IMAGE",
+    "MPI_GPU_IMAGE",
+    "CondaDependencies",
+    "ContainerRegistry",
+    "DockerConfiguration",
+    "DockerSection",
+    "Environment",
+    "EnvironmentDefinition",
+    "HistoryConfiguration",
+    "MpiConfiguration",
+    "PyTorchConfiguration",
+    "PythonSection",
+    "RunConfiguration",
+    "TensorflowConfiguration",
+]
+
+__getattr__ = lazy_names(__name__, {})

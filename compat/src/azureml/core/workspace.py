@@ -1,0 +1,3 @@
+"""azureml.core.workspace"""
+
+from runyard.sdk.workspace import Workspace as Workspace

@@ -1,0 +1,3 @@
+"""azureml.exceptions"""
+
+from runyard_runtime.exceptions import *  # noqa: F403

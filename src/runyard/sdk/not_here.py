@@ -1,0 +1,149 @@
+"""What v1 had and this release does not have, in one table.
+
+A later release that brings a family deletes its row.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import NoReturn
+
+from runyard.sdk.exceptions import UserErrorException, error_text
+
+# Dotted v1 name → what it is. A row covers everything below its name.
+NOT_YET: dict[str, str] = {
+    "azureml.core.Dataset": "datasets",
+    "azureml.core.Datastore": "datastores",
+    "azureml.core.Model": "the model registry",
+    "azureml.core.Webservice": "model deployment",
+    "azureml.core.ComputeTarget": "compute clusters",
+    "azureml.core.Image": "container images of models",
+    "azureml.core.Keyvault": "the secret store",
+    "azureml.core.LinkedService": "linked services",
+    "azureml.core.PrivateEndPoint": "private endpoints",
+    "azureml.core.compute": "compute clusters",
+    "azureml.core.compute_target": "compute clusters",
+    "azureml.core.dataset": "datasets",
+    "azureml.core.datastore": "datastores",
+    "azureml.core.image": "container images of models",
+    "azureml.core.keyvault": "the secret store",
+    "azureml.core.model": "the model registry",
+    "azureml.core.profile": "model profiling",
+    "azureml.core.resource_configuration": "the model registry",
+    "azureml.core.webservice": "model deployment",
+    "azureml.core.runconfig.DataReferenceConfiguration": "data references",
+    "azureml.data": "datasets and data references",
+    "azureml.dataprep": "datasets",
+    "azureml.monitoring": "the collection of model data",
+    "azureml.pipeline": "pipelines",
+    "azureml.tensorboard": "TensorBoard",
+    "azureml.train.dnn": "estimators",
+    "azureml.train.estimator": "estimators",
+    "azureml.train.hyperdrive": "hyperparameter sweeps",
+    "azureml.train.sklearn": "estimators",
+    "azureml.train": "estimators and sweeps",
+    "azureml.widgets": "the notebook widget",
+}
+
+NEVER: dict[str, str] = {
+    "azureml.accel": "accelerated models (FPGA)",
+    "azureml.automl": "automated machine learning (AutoML)",
+    "azureml.contrib": "contributed previews",
+    "azureml.core.databricks": "Databricks",
+    "azureml.core.runconfig.JarLibrary": "Spark jobs",
+    "azureml.explain": "model explanation",
+    "azureml.interpret": "model explanation",
+    "azureml.opendatasets": "Azure Open Datasets",
+    "azureml.train.automl": "automated machine learning (AutoML)",
+}
+
+# What to do meanwhile, where there is something better than waiting.
+_SCRIPT = "Use ScriptRunConfig with an Environment; it does what estimators did."
+_LOCAL = "Use compute_target='local': runs take place on the server's machine."
+_OUTPUTS = "Keep model files in ./outputs; run.download_files gets them back."
+_PATH = "Pass the data's path as an argument of the script."
+_INTERPRET = "Install and use the interpret package directly in your script."
+
+INSTEAD: dict[str, str] = {
+    "azureml.widgets": "Use run.wait_for_completion(show_output=True), or run.get_portal_url().",
+    "azureml.train.dnn": _SCRIPT,
+    "azureml.train.estimator": _SCRIPT,
+    "azureml.train.sklearn": _SCRIPT,
+    "azureml.core.compute": _LOCAL,
+    "azureml.core.compute_target": _LOCAL,
+    "azureml.core.ComputeTarget": _LOCAL,
+    "azureml.core.Model": _OUTPUTS,
+    "azureml.core.model": _OUTPUTS,
+    "azureml.core.Dataset": _PATH,
+    "azureml.core.dataset": _PATH,
+    "azureml.data": _PATH,
+    "azureml.interpret": _INTERPRET,
+    "azureml.explain": _INTERPRET,
+}
+
+
+def explain_missing(name: str) -> str | None:
+    """Why a v1 name is not here, in words; None if v1 had no such thing or we have it."""
+    row = _row(name)
+    if row in NEVER:
+        return error_text(
+            f"{name} is not supported.",
+            why=f"Runyard does not cover {NEVER[row]}.",
+            fix=INSTEAD.get(row, "Remove this import; the rest of the SDK works without it."),
+        )
+    if row in NOT_YET:
+        return error_text(
+            f"{name} is not in this release.",
+            why=f"Runyard does not have {NOT_YET[row]} yet.",
+            fix=INSTEAD.get(row, "Remove this import, or wait for a release that has it."),
+        )
+    return None
+
+
+def _row(name: str) -> str:
+    """The most special row that covers a name; empty if there is none."""
+    parts = name.split(".")
+    for length in range(len(parts), 1, -1):
+        row = ".".join(parts[:length])
+        if row in NEVER or row in NOT_YET:
+            return row
+    return ""
+
+
+def refuse(what: str, family: str, fix: str = "") -> NoReturn:
+    """Raise the error for a method that v1 had and this release does not have."""
+    raise UserErrorException(
+        error_text(
+            f"{what} is not in this release.", why=f"Runyard does not have {family} yet.", fix=fix
+        )
+    )
+
+
+def missing_name(module: str, name: str) -> ImportError | AttributeError:
+    """The error for a name that `module` does not have; what `__getattr__` of a module raises."""
+    text = explain_missing(f"{module}.{name}")
+    if text is not None:
+        return ImportError(text)
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+class MissingModules:
+    """Last on `sys.meta_path`: says why a module of v1 cannot be imported."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None for what is not ours; an error in words for what v1 had and we have not."""
+        if fullname.startswith("azureml."):
+            text = explain_missing(fullname)
+            if text is not None:
+                raise ModuleNotFoundError(text)  # Python hides the text of one that has a name
+        return None
+
+
+def explain_missing_modules() -> None:
+    """Have imports of missing v1 modules fail in words. Packages that are installed go first."""
+    if MissingModules not in sys.meta_path:
+        sys.meta_path.append(MissingModules)

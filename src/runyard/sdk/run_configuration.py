@@ -1,0 +1,237 @@
+"""`RunConfiguration`: all settings of a run, in v1's sections."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runyard.domain.runs import LOCAL, LauncherSpec
+from runyard.sdk.distributed import (
+    BACKENDS,
+    DistributedConfiguration,
+    MpiConfiguration,
+    PyTorchConfiguration,
+    TensorflowConfiguration,
+    at_least,
+)
+from runyard.sdk.element import closed
+from runyard.sdk.exceptions import RunConfigurationException, error_text, user_error
+
+if TYPE_CHECKING:
+    from runyard.sdk.conda_dependencies import CondaDependencies
+    from runyard.sdk.environment import Environment
+
+FRAMEWORKS = ("Python", "PyTorch", "TensorFlow", "PySpark", "Cntk")
+COMMUNICATORS = ("None", "Mpi", "IntelMpi", "OpenMpi", "ParameterServer", "Gloo", "Nccl")
+_MPI = ("Mpi", "IntelMpi", "OpenMpi")
+
+
+@closed
+@dataclass
+class DockerConfiguration:
+    """Whether the job runs in a container, and how that is started."""
+
+    use_docker: bool = False
+    shared_volumes: bool = True
+    arguments: list[str] | None = None
+    shm_size: str | None = None
+
+
+@closed
+@dataclass
+class HistoryConfiguration:
+    """What is kept of a run."""
+
+    output_collection: bool = True
+    snapshot_project: bool = True
+    directories_to_watch: list[str] = field(default_factory=lambda: ["logs"])
+
+
+@closed
+class RunConfiguration:
+    """The settings of a run. An attribute it does not have is an `AttributeError`."""
+
+    script: str | None
+    arguments: list[object]
+    command: str | list[object] | None
+    target: str
+    framework: str
+    communicator: str
+    node_count: int
+    max_run_duration_seconds: int | None
+    environment_variables: dict[str, str]
+    mpi: MpiConfiguration
+    tensorflow: TensorflowConfiguration
+    pytorch: PyTorchConfiguration
+    docker: DockerConfiguration
+    history: HistoryConfiguration
+    data: dict[str, object]
+    data_references: dict[str, object]
+    output_data: dict[str, object]
+    job_name: str | None
+    priority: int | None
+    source_directory_data_store: str | None
+    auto_prepare_environment: bool
+    _environment: "Environment | None"
+    _name: str | None
+
+    def __init__(
+        self,
+        script: str | None = None,
+        arguments: Sequence[object] | None = None,
+        framework: str | None = None,
+        communicator: str | None = None,
+        conda_dependencies: "CondaDependencies | None" = None,
+        _history_enabled: bool | None = None,
+        _path: str | None = None,
+        _name: str | None = None,
+        command: str | list[object] | None = None,
+    ) -> None:
+        self.script = script
+        self.arguments = list(arguments or [])
+        self.command = command
+        self.target = LOCAL
+        self.framework = framework or "Python"
+        self.communicator = communicator or "None"
+        self.node_count = 1
+        self.max_run_duration_seconds = None
+        self.environment_variables = {}
+        self.mpi = MpiConfiguration()
+        self.tensorflow = TensorflowConfiguration()
+        self.pytorch = PyTorchConfiguration()
+        self.docker = DockerConfiguration()
+        self.history = HistoryConfiguration()
+        self.data = {}
+        self.data_references = {}
+        self.output_data = {}
+        self.job_name = None
+        self.priority = None
+        self.source_directory_data_store = None
+        self.auto_prepare_environment = True
+        self._environment = None
+        self._name = _name
+        if conda_dependencies is not None:
+            self.environment.python.conda_dependencies = conda_dependencies
+
+    @property
+    def environment(self) -> "Environment":
+        """The environment of the run. Reading it makes one of v1's defaults to be filled in."""
+        if self._environment is None:
+            from runyard.sdk.environment import Environment
+
+            self._environment = Environment("project")
+        return self._environment
+
+    @environment.setter
+    def environment(self, environment: "Environment | None") -> None:
+        self._environment = environment
+
+    def use(self, distributed: DistributedConfiguration) -> None:
+        """Take over one of the three ways to start several processes."""
+        match distributed:
+            case MpiConfiguration():
+                self.framework, self.communicator = "Python", "IntelMpi"
+                self.mpi, self.node_count = distributed, distributed.node_count
+            case TensorflowConfiguration():
+                self.framework, self.communicator = "TensorFlow", "ParameterServer"
+                self.tensorflow, self.node_count = distributed, distributed.worker_count
+            case PyTorchConfiguration():
+                self.framework = "PyTorch"
+                self.communicator = distributed.communication_backend.capitalize()
+                self.pytorch, self.node_count = distributed, distributed.node_count
+
+    def save(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        separate_environment_yaml: bool = False,
+    ) -> None:
+        """Write NAME.runconfig below `path`/.azureml, or `path` itself if that names a file."""
+        import yaml
+
+        from runyard.sdk.run_definition import render_configuration
+
+        file = runconfig_file(path, name or self._name or self.target)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(render_configuration(self), sort_keys=False), "utf-8")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], name: str | None = None) -> "RunConfiguration":
+        """Read a .runconfig file, in YAML or JSON, written by `save` or by v1."""
+        import yaml
+
+        from runyard.sdk.run_definition import parse_configuration
+
+        file = runconfig_file(path, name or LOCAL)
+        try:
+            data = yaml.safe_load(file.read_text("utf-8"))
+        except OSError as error:
+            raise user_error(
+                f"The run configuration '{file}' cannot be read.", why=f"{error.strerror}."
+            ) from None
+        except yaml.YAMLError as error:
+            raise user_error(
+                f"The run configuration '{file}' is neither YAML nor JSON.", why=f"{error}"
+            ) from None
+        if not isinstance(data, dict):
+            raise user_error(f"The run configuration '{file}' holds no settings.")
+        return parse_configuration(data)
+
+    @staticmethod
+    def delete(path: str | os.PathLike[str], name: str) -> None:
+        """Remove a .runconfig file."""
+        runconfig_file(path, name).unlink(missing_ok=True)
+
+    def __repr__(self) -> str:
+        return (
+            f"RunConfiguration(script={self.script!r}, target={self.target!r}, "
+            f"framework={self.framework!r}, communicator={self.communicator!r})"
+        )
+
+
+def runconfig_file(path: str | os.PathLike[str] | None, name: str) -> Path:
+    """Which file `save` and `load` mean: a file, or NAME.runconfig in the folder's .azureml."""
+    folder = Path(os.fspath(path) if path is not None else ".").expanduser()
+    if folder.is_file() or folder.suffix in (".runconfig", ".yml", ".yaml", ".json"):
+        return folder
+    places = [folder / below / f"{name}.runconfig" for below in (".azureml", "aml_config", "")]
+    return next((file for file in places if file.is_file()), places[0])
+
+
+def plan_launcher(config: RunConfiguration) -> LauncherSpec:
+    """How the processes of such a run are laid over nodes."""
+    nodes = at_least("node_count", config.node_count, 1)
+    framework, communicator = str(config.framework), str(config.communicator)
+    if communicator not in COMMUNICATORS or framework not in FRAMEWORKS:
+        raise RunConfigurationException(
+            error_text(
+                f"framework={framework!r} with communicator={communicator!r} is not known.",
+                why=f"Frameworks: {', '.join(FRAMEWORKS)}. "
+                f"Communicators: {', '.join(COMMUNICATORS)}.",
+                fix="Use distributed_job_config=MpiConfiguration(), TensorflowConfiguration() "
+                "or PyTorchConfiguration().",
+            )
+        )
+    if communicator in _MPI:
+        per_node = config.mpi.process_count_per_node
+        return LauncherSpec(
+            kind="mpi", nodes=nodes, processes_per_node=per_node, workers=nodes * per_node
+        )
+    if communicator == "ParameterServer":
+        return LauncherSpec(
+            kind="tensorflow",
+            nodes=nodes,
+            workers=config.tensorflow.worker_count,
+            parameter_servers=config.tensorflow.parameter_server_count,
+        )
+    if communicator.lower() in BACKENDS:
+        processes = config.pytorch.process_count or nodes
+        return LauncherSpec(
+            kind="pytorch",
+            nodes=nodes,
+            processes_per_node=max(1, processes // nodes),
+            workers=processes,
+            backend=communicator.lower(),
+        )
+    return LauncherSpec(nodes=nodes)

@@ -1,0 +1,95 @@
+"""The source folder of a run, taken along as a tree of contents."""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from runyard.domain.files import FileEntry, Manifest, encode_manifest, manifest_digest
+from runyard.sdk import snapshot_limits
+from runyard.sdk.blob_upload import Content
+from runyard.sdk.hash_cache import digests
+from runyard.sdk.secret_scan import LARGEST_BYTES, find_secrets
+from runyard.sdk.source_tree import SourceFile, check_limits, walk_source
+from runyard.settings import load_settings
+
+CACHE_FOLDER = "cache/snapshots"  # below the home folder
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A source tree: its id, its files, and where their contents are."""
+
+    id: str
+    manifest: Manifest
+    files: dict[str, SourceFile]  # by digest
+    notes: tuple[str, ...] = ()
+
+    def contents(self) -> dict[str, Content]:
+        """What may have to be uploaded, by digest."""
+        return {digest: _content(file) for digest, file in self.files.items()}
+
+    def tree_content(self) -> Content:
+        """The tree itself, as it is kept."""
+        data = encode_manifest(self.manifest)
+        return Content(name="the list of files", size=len(data), open=lambda: _bytes(data))
+
+    def warn_of_secrets(self, wanted: Iterable[str]) -> None:
+        """Warn of likely secrets among the contents that are about to be uploaded."""
+        for digest in wanted:
+            file = self.files.get(digest)
+            if file is not None and digest not in _scanned:
+                _scanned.add(digest)
+                _warn_of_secrets(file)
+
+
+_scanned: set[str] = set()  # contents that were looked into: one warning for each is enough
+
+
+def take_snapshot(folder: Path, home: Path) -> Snapshot:
+    """The tree below `folder`, within the limits. `home` is never part of it."""
+    tree = walk_source(folder, leave_out=home)
+    any_count = load_settings().snapshot_any_count
+    check_limits(
+        tree,
+        snapshot_limits.SNAPSHOT_MAX_SIZE_BYTES,
+        None if any_count else snapshot_limits.SNAPSHOT_MAX_FILES,
+    )
+    found = digests(tree, home / CACHE_FOLDER)
+    manifest = tuple(
+        FileEntry(file.path, found[file.path], file.size, file.mode) for file in tree.files
+    )
+    for note in tree.notes:
+        warnings.warn(note, stacklevel=2)
+    return Snapshot(
+        id=manifest_digest(manifest),
+        manifest=manifest,
+        files={found[file.path]: file for file in tree.files},
+        notes=tree.notes,
+    )
+
+
+def _content(file: SourceFile) -> Content:
+    return Content(name=file.path, size=file.size, open=lambda: open(file.file, "rb"))
+
+
+def _bytes(data: bytes) -> BinaryIO:
+    from io import BytesIO
+
+    return BytesIO(data)
+
+
+def _warn_of_secrets(file: SourceFile) -> None:
+    try:
+        with open(file.file, "rb") as source:
+            content = source.read(LARGEST_BYTES + 1)
+    except OSError:
+        return  # the upload will say so
+    found = find_secrets(file.path, content if len(content) <= LARGEST_BYTES else b"")
+    if found:
+        warnings.warn(
+            f"'{file.path}' is being uploaded with the source folder and may hold a secret: "
+            f"{'; '.join(found)}. Name it in .amlignore if it should stay here.",
+            stacklevel=2,
+        )

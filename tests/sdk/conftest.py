@@ -1,0 +1,38 @@
+"""One real embedded server for the stories of a test process, and a folder to work in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runyard.sdk import embedded
+from runyard.sdk.session import open_session
+from runyard.sdk.workspace import Workspace
+from runyard.settings import load_settings
+
+
+@pytest.fixture(scope="session")
+def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home folder of a server that is started when it is first needed."""
+    home = tmp_path_factory.mktemp("home")
+    settings = load_settings({"RUNYARD_HOME": str(home), "RUNYARD_SAMPLE_SECONDS": "0"})
+    yield home
+    open_session(settings).client.close()
+    embedded.stop(settings)
+
+
+@pytest.fixture
+def project(server_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, with the variables that lead to the server."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RUNYARD_HOME", str(server_home))
+    monkeypatch.setenv("RUNYARD_SAMPLE_SECONDS", "0")
+    monkeypatch.delenv("RUNYARD_URL", raising=False)
+    return folder
+
+
+@pytest.fixture
+def ws(project: Path) -> Workspace:
+    return Workspace.create("stories", exist_ok=True)

@@ -1,0 +1,199 @@
+"""Every v1 name of this release is importable from its v1 path, with v1's parameters."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import runyard
+
+NAMES = """
+azureml.core:Workspace Experiment Run ScriptRunConfig Environment RunConfiguration
+azureml.core:VERSION __version__
+azureml.core.workspace:Workspace
+azureml.core.experiment:Experiment
+azureml.core.run:Run _OfflineRun get_run
+azureml.core.script_run:ScriptRun
+azureml.core.script_run_config:ScriptRunConfig
+azureml.core.runconfig:RunConfiguration MpiConfiguration TensorflowConfiguration
+azureml.core.runconfig:PyTorchConfiguration
+azureml.core.runconfig:DockerConfiguration CondaDependencies DEFAULT_CPU_IMAGE DEFAULT_GPU_IMAGE
+azureml.core.environment:Environment CondaDependencies DEFAULT_CPU_IMAGE DEFAULT_GPU_IMAGE
+azureml.core.conda_dependencies:CondaDependencies
+azureml.core.compute_target:ComputeTargetException
+azureml.core.container_registry:ContainerRegistry
+azureml.core.authentication:InteractiveLoginAuthentication ServicePrincipalAuthentication
+azureml.core.authentication:MsiAuthentication AzureCliAuthentication
+azureml.telemetry:set_diagnostics_collection
+azureml._restclient.snapshots_client:SNAPSHOT_MAX_SIZE_BYTES
+azureml.exceptions:AzureMLException ActivityFailedException AuthenticationException
+azureml.exceptions:ComputeTargetException DatasetTimestampMissingError ServiceException
+azureml.exceptions:DiscoveryUrlNotFoundException ExperimentExecutionException UserErrorException
+azureml.exceptions:ModelNotFoundException ModelPathNotFoundException ProjectSystemException
+azureml.exceptions:RunConfigurationException RunEnvironmentException SnapshotException
+azureml.exceptions:TrainingException WebserviceException WorkspaceException ParallelRunException
+"""
+
+SIGNATURES = {
+    "Workspace": "subscription_id resource_group workspace_name auth=None _location=None "
+    "_disable_service_check=False _workspace_id=None sku='basic' tags=None _cloud='AzureCloud'",
+    "Workspace.from_config": "path=None auth=None _logger=None _file_name=None",
+    "Workspace.write_config": "self path=None file_name=None",
+    "Workspace.get_details": "self",
+    "Workspace.get_run": "self run_id",
+    "Experiment": "workspace name _skip_name_validation=False _create_in_cloud=True **kwargs",
+    "Experiment.submit": "self config tags=None **kwargs",
+    "Experiment.start_logging": "self *args outputs=None snapshot_directory=None "
+    "display_name=None **kwargs",
+    "Experiment.get_runs": "self type=None tags=None properties=None include_children=False",
+    "ScriptRunConfig": "source_directory=None script=None arguments=None run_config=None "
+    "_telemetry_values=None compute_target=None environment=None distributed_job_config=None "
+    "resume_from=None max_run_duration_seconds=2592000 command=None docker_runtime_config=None",
+    "MpiConfiguration": "process_count_per_node=1 node_count=1",
+    "TensorflowConfiguration": "worker_count=1 parameter_server_count=1",
+    "PyTorchConfiguration": "communication_backend='Nccl' process_count=None node_count=1",
+    "Run": "experiment run_id outputs=None **kwargs",
+    "Run.get": "workspace run_id",
+    "Run.get_context": "allow_offline=True used_for_context_manager=False **kwargs",
+    "Run.wait_for_completion": "self show_output=False wait_post_processing=False "
+    "raise_on_error=True",
+    "Run.get_metrics": "self name=None recursive=False run_type=None populate=False",
+    "Run.get_file_names": "self",
+    "Run.download_file": "self name output_file_path=None _validate_checksum=False",
+    "Run.download_files": "self prefix=None output_directory=None output_paths=None "
+    "batch_size=100 append_prefix=True timeout_seconds=None",
+    "Run.upload_file": "self name path_or_stream datastore_name=None",
+    "Run.get_all_logs": "self destination=None",
+    "Run.restore_snapshot": "self snapshot_id=None path=None",
+    "Run.log": "self name value description='' step=None",
+    "Run.log_list": "self name value description=''",
+    "Run.log_row": "self name description=None **kwargs",
+    "Run.log_table": "self name value description=''",
+    "Run.log_image": "self name path=None plot=None description=''",
+    "Run.log_confusion_matrix": "self name value description=''",
+    "Run.log_accuracy_table": "self name value description=''",
+    "Run.log_residuals": "self name value description=''",
+    "Run.log_predictions": "self name value description=''",
+    "Run.tag": "self key value=None",
+    "Run.child_run": "self name=None run_id=None outputs=None",
+    "Run.create_children": "self count=None tag_key=None tag_values=None",
+    "Run.submit_child": "self config tags=None **kwargs",
+    "Run.flush": "self timeout_seconds=300",
+    "Run.register_model": "self model_name model_path=None tags=None properties=None "
+    "model_framework=None model_framework_version=None description=None datasets=None "
+    "sample_input_dataset=None sample_output_dataset=None resource_configuration=None **kwargs",
+}
+
+
+@pytest.mark.parametrize("line", NAMES.split("\n")[1:-1])
+def test_v1_names_are_importable(line: str) -> None:
+    module, _, names = line.partition(":")
+    loaded = importlib.import_module(module)
+    missing = [name for name in names.split() if not hasattr(loaded, name)]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_parameters_are_v1s(name: str) -> None:
+    owner, _, method = name.partition(".")
+    thing = getattr(runyard, owner)
+    thing = getattr(thing, method) if method else thing
+    shown = [_word(one) for one in inspect.signature(thing).parameters.values()]
+    assert shown == SIGNATURES[name].split()
+
+
+def _word(parameter: inspect.Parameter) -> str:
+    stars: dict[object, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    name = stars.get(parameter.kind, "") + parameter.name
+    default = parameter.default
+    return name if default is inspect.Parameter.empty else f"{name}={default!r}"
+
+
+def test_both_paths_give_the_same_classes() -> None:
+    import azureml.core
+    import azureml.core.compute_target
+    import azureml.exceptions
+    from azureml.core.runconfig import CondaDependencies
+
+    assert azureml.core.Run is runyard.Run
+    assert importlib.import_module("azureml.core.run").Run is runyard.Run
+    assert getattr(azureml.core, "run").Run is runyard.Run  # noqa: B009
+    assert CondaDependencies is runyard.CondaDependencies
+    assert (
+        azureml.core.compute_target.ComputeTargetException
+        is azureml.exceptions.ComputeTargetException
+    )
+
+
+def test_all_public_names_are_there() -> None:
+    assert all(getattr(runyard, name) is not None for name in runyard.__all__)
+    with pytest.raises(AttributeError, match="'runyard' has no attribute 'Rum'"):
+        runyard.Rum  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("from azureml.core import Dataset", "not in this release"),
+        ("from azureml.core.dataset import Dataset", "not in this release"),
+        ("from azureml.core.model import Model", "./outputs"),
+        ("from azureml.core.compute import AmlCompute", "compute_target='local'"),
+        ("from azureml.core.compute_target import ComputeTarget", "compute clusters"),
+        ("from azureml.widgets import RunDetails", "get_portal_url"),
+        ("from azureml import widgets", "notebook widget"),
+        ("import azureml.train.hyperdrive", "sweeps"),
+        ("from azureml.train.dnn import TensorFlow", "ScriptRunConfig"),
+        ("from azureml.pipeline.steps import PythonScriptStep", "pipelines"),
+        ("from azureml.data.data_reference import DataReference", "data references"),
+        ("from azureml.train.automl import AutoMLConfig", "not supported"),
+        ("from azureml.opendatasets import MNIST", "not supported"),
+        ("from azureml.core.runconfig import JarLibrary", "Spark"),
+    ],
+)
+def test_what_is_not_here_says_so_in_words(statement: str, words: str) -> None:
+    with pytest.raises(ImportError, match=words):
+        exec(statement)
+
+
+def test_names_v1_never_had_are_ordinary_errors() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'Wrokspace'"):
+        exec("from azureml.core import Wrokspace")
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'azureml\.nonsense'"):
+        exec("import azureml.nonsense")
+
+
+def test_importing_the_core_is_light_and_loads_urllib_request() -> None:
+    code = (
+        "import sys, azureml.core, urllib; urllib.request.urlretrieve; print(azureml.core.VERSION);"
+        "heavy = {'urllib3', 'pathspec', 'yaml', 'numpy', 'sqlalchemy', 'starlette', 'asyncio',"
+        "'runyard.sdk.client'} & set(sys.modules); assert not heavy, heavy;"
+        "from azureml.core import Workspace, Experiment, ScriptRunConfig, Environment, Run;"
+        "heavy = {'urllib3', 'pathspec', 'yaml'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(".") == 2
+
+
+def test_another_distribution_may_add_to_the_namespace(tmp_path: object) -> None:
+    from pathlib import Path
+
+    package = Path(str(tmp_path), "azureml", "widgets")
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text(
+        "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+    )
+    (package / "__init__.py").write_text("RunDetails = 'theirs'\n")
+    code = "import azureml.core; from azureml.widgets import RunDetails; print(RunDetails)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "theirs\n", done.stderr
