@@ -1,0 +1,79 @@
+"""The table of commands, and how their errors leave: what, why, fix, and an exit code."""
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from runyard import __version__
+from runyard.cli import console
+from runyard.cli.doctor import doctor
+from runyard.cli.inspecting import list_runs, logs, open_page, show
+from runyard.cli.options import JSON_ASKED
+from runyard.cli.serving import down, init, status, up
+from runyard.cli.submitting import cancel, submit
+from runyard.domain.errors import ErrorBody, RunyardError, to_wire
+from runyard.sdk.exceptions import AzureMLException
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", message="runyard %(version)s")
+def runyard() -> None:
+    """Train, track, register and deploy models on your own machines.
+
+    \b
+    Begin with:
+      runyard init
+      runyard submit train.py
+      runyard logs -f latest
+    """
+
+
+for _command in (
+    init,
+    up,
+    down,
+    status,
+    submit,
+    list_runs,
+    show,
+    logs,
+    cancel,
+    open_page,
+    doctor,
+):
+    runyard.add_command(_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; returns the exit code. Bugs leave as they are, with a traceback."""
+    console.accept_any_text()
+    meta: dict[str, object] = {}
+    try:
+        with runyard.make_context("runyard", list(arguments)) as context:
+            meta = context.meta
+            runyard.invoke(context)
+        return 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0  # `runyard ls | head`: the reader has seen enough
+    except RunyardError as error:
+        return _failed(str(error), to_wire(error), as_json=bool(meta.get(JSON_ASKED)))
+    except AzureMLException as error:
+        body = ErrorBody(code=type(error).__name__, what=error.message)
+        return _failed(error.message, body, as_json=bool(meta.get(JSON_ASKED)))
+
+
+def _failed(text: str, body: msgspec.Struct, *, as_json: bool) -> int:
+    if as_json:
+        console.document({"error": body})
+    console.error(text)
+    return 1

@@ -1,0 +1,333 @@
+"""Commands that look at runs: ls, show, logs, open."""
+
+import io
+from datetime import UTC, datetime
+from typing import BinaryIO
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from runyard.cli import console
+from runyard.cli.console import Cell
+from runyard.cli.options import json_option, workspace_options
+from runyard.cli.render import (
+    RUN_HEADERS,
+    command_line,
+    duration,
+    environment_line,
+    error_text,
+    last_values,
+    remark,
+    render_span,
+    run_row,
+    size_text,
+    state_cell,
+)
+from runyard.cli.scope import Scope, open_scope, run_path
+from runyard.domain.errors import NotFound
+from runyard.domain.files import FileInfo
+from runyard.domain.logs import log_to_follow
+from runyard.domain.metrics import Series, view
+from runyard.domain.runs import RunPage, RunRecord
+from runyard.domain.states import TERMINAL, RunState
+
+LARGEST_PAGE = 1000
+
+
+@click.command("ls")
+@click.option("--experiment", metavar="NAME", help="Only runs of this experiment.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([str(state) for state in RunState], case_sensitive=False),
+    help="Only runs in this state; may be repeated.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Only runs so tagged.")
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many."
+)
+@workspace_options
+@json_option
+def list_runs(
+    experiment: str | None,
+    states: tuple[str, ...],
+    tags: tuple[str, ...],
+    limit: int,
+    workspace: str | None,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """List runs, newest first.
+
+    \b
+    Example:
+      runyard ls --experiment digits --state Failed
+    """
+    scope = open_scope(workspace, every=every)
+    query: dict[str, object] = {"experiment": experiment, "state": states, "tag": tags}
+    page = scope.page(limit=min(limit, LARGEST_PAGE), query=query)
+    runs = list(page.runs)
+    while page.next is not None and len(runs) < limit:
+        more = min(limit - len(runs), LARGEST_PAGE)
+        page = scope.page(limit=more, after=page.next, query=query)
+        runs += page.runs
+    if as_json:
+        console.document(RunPage(runs=tuple(runs), next=page.next))
+        return
+    if not runs:
+        narrowed = experiment or states or tags or scope.workspace
+        console.note(f"No runs{' that fit' if narrowed else ''}. Submit one: runyard submit SCRIPT")
+        return
+    now = datetime.now(UTC)
+    console.table(RUN_HEADERS, [run_row(run, now) for run in runs], shrink=("NOTE", "EXPERIMENT"))
+    if page.next is not None:
+        console.note(f"There are more; see them with --limit {limit * 5}.")
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@workspace_options
+@json_option
+def show(run_name: str, workspace: str | None, every: bool, as_json: bool) -> None:
+    """Show everything about a run: state and reason, times, metrics, files.
+
+    RUN is an id, the beginning of one, or `latest`.
+
+    \b
+    Example:
+      runyard show latest
+    """
+    scope = open_scope(workspace, every=every)
+    run = scope.find_run(run_name)
+    path = run_path(run.id)
+    by_run = scope.client.request("GET", f"{path}/metrics", answer=dict[str, list[Series]])
+    files = scope.client.request("GET", f"{path}/files", answer=list[FileInfo])
+    series = by_run.get(run.id, [])
+    if as_json:
+        console.document(
+            {"run": run, "metrics": view(series), "files": files, "page": page_url(scope, run)}
+        )
+        return
+    _say_run(run, page_url(scope, run))
+    if run.error is not None:
+        console.heading("Error")
+        console.say(console.paint(console.plain(error_text(run), keep_lines=True), "red"))
+    for warning in run.warnings:
+        console.say(console.paint(console.plain(f"warning: {warning}"), "yellow"))
+    _say_history(run)
+    _say_environment(run)
+    _say_pairs("Tags", {key: value or "" for key, value in run.tags.items()})
+    _say_pairs("Properties", run.properties)
+    _say_pairs("Metrics", last_values(series))
+    if files:
+        console.heading("Files")
+        rows = [[Cell(size_text(file.size)), Cell(file.path)] for file in files]
+        console.table(("SIZE", "PATH"), rows)
+
+
+def _say_run(run: RunRecord, page: str) -> None:
+    spent = duration(run, datetime.now(UTC))
+    console.fields(
+        {
+            "run": Cell(run.id, "bold"),
+            "name": run.display_name if run.display_name != run.id else "",
+            "experiment": f"{run.spec.experiment} #{run.number}",
+            "workspace": run.spec.workspace,
+            "state": state_cell(run.state),
+            "waits for": run.waiting,
+            "parent": run.spec.parent,
+            "command": command_line(run),
+            "duration": "" if spent is None else render_span(spent),
+            "attempt": str(run.attempt) if run.attempt > 1 else "",
+            "page": page,
+        }
+    )
+
+
+def _say_history(run: RunRecord) -> None:
+    if not run.history:
+        return
+    console.heading("History")
+    before = run.history[0].at
+    rows = []
+    for step in run.history:
+        local = step.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        rows.append(
+            [Cell(local), Cell(f"+{render_span(step.at - before)}"), state_cell(step.state)]
+        )
+        before = step.at
+    console.table(("TIME", "AFTER", "STATE"), rows)
+
+
+def _say_environment(run: RunRecord) -> None:
+    if run.spec.script is None:
+        return
+    console.heading("Environment")
+    use = run.environment
+    console.fields(
+        {
+            "asked": environment_line(run.spec.script.environment),
+            "python": "" if use is None else f"{use.python} ({use.interpreter})",
+            "key": "" if use is None else use.key,
+            "notes": "" if use is None else "\n".join(use.notes),
+            "packages": "" if use is None else "\n".join(use.lock),
+        }
+    )
+
+
+def _say_pairs(title: str, pairs: dict[str, str]) -> None:
+    if pairs:
+        console.heading(title)
+        console.fields({name: value or "-" for name, value in pairs.items()})
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN", default="latest")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
+@click.option("--log", "log_name", metavar="NAME", help="This log; see --list.")
+@click.option("--list", "list_them", is_flag=True, help="Name the logs of the run.")
+@workspace_options
+@json_option
+def logs(
+    run_name: str,
+    follow: bool,
+    log_name: str | None,
+    list_them: bool,
+    workspace: str | None,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Print what a run prints.
+
+    RUN is an id, the beginning of one, or `latest`, which is the default.
+
+    \b
+    Example:
+      runyard logs -f latest
+      runyard logs tf-mnist_17 --log azureml-logs/20_image_build_log.txt
+    """
+    scope = open_scope(workspace, every=every)
+    run = scope.find_run(run_name)
+    if list_them:
+        _list_logs(scope, run, as_json=as_json)
+        return
+    if follow:
+        run = follow_run(scope, run, log_name, quiet=as_json)
+        if not as_json:
+            return
+    name = log_name or log_to_follow(file.path for file in _logs_of(scope, run))
+    if name is None and not as_json:
+        console.note(f"Run {run.id} has printed nothing yet. {remark(run)}".rstrip())
+        return
+    text = io.BytesIO()
+    if name is not None:
+        _fetch(scope, run, name, text if as_json else console.binary_output())
+    if as_json:
+        printed = text.getvalue().decode(errors="replace")
+        console.document({"run": run.id, "state": run.state, "log": name, "text": printed})
+
+
+def _logs_of(scope: Scope, run: RunRecord) -> list[FileInfo]:
+    """The run's logs: the platform's, and what the script wrote below ./logs."""
+    files = scope.client.request("GET", f"{run_path(run.id)}/files", answer=list[FileInfo])
+    return [file for file in files if file.path.startswith(("azureml-logs/", "logs/"))]
+
+
+def _list_logs(scope: Scope, run: RunRecord, *, as_json: bool) -> None:
+    found = _logs_of(scope, run)
+    if as_json:
+        console.document([{"path": file.path, "size": file.size} for file in found])
+    elif found:
+        rows = [[Cell(size_text(file.size)), Cell(file.path)] for file in found]
+        console.table(("SIZE", "LOG"), rows)
+    else:
+        console.note(f"Run {run.id} has no logs yet.")
+
+
+def _fetch(scope: Scope, run: RunRecord, name: str, target: BinaryIO) -> None:
+    try:
+        scope.client.download(f"{run_path(run.id)}/files/{quote(name)}", target)
+    except NotFound as error:
+        known = ", ".join(file.path for file in _logs_of(scope, run)) or "none yet"
+        raise NotFound(
+            f"Run '{run.id}' has no log '{name}'.",
+            why=f"It has: {known}.",
+            fix="Name one of these with --log.",
+        ) from error
+
+
+class LogText(msgspec.Struct, frozen=True):
+    """Some text of a log, as the stream of events brings it."""
+
+    name: str
+    text: str
+
+
+def follow_run(
+    scope: Scope, run: RunRecord, log_name: str | None = None, *, quiet: bool = False
+) -> RunRecord:
+    """Print what the run prints until it is over; returns its last record.
+
+    What it waits for, and how it ended, goes to stderr beside it.
+    """
+    shown, waiting = "", ""
+    for event, data in scope.client.events(f"{run_path(run.id)}/events", query={"log": log_name}):
+        if event == "log" and not quiet:
+            piece = msgspec.json.decode(data, type=LogText)
+            if piece.name != shown:
+                shown = piece.name
+                console.note(f"── {console.plain(shown)}", "dim")
+            console.write(piece.text)
+        elif event == "run":
+            run = msgspec.json.decode(data, type=RunRecord)
+            if not quiet and run.waiting and run.waiting != waiting:
+                console.note(console.plain(f"{run.state}: {run.waiting}"))
+            waiting = run.waiting
+    if not quiet and run.state in TERMINAL:
+        why = f": {error_text(run)}" if run.error is not None else "."
+        console.note(console.plain(f"Run {run.id} is {run.state}{why}", keep_lines=True))
+    return run
+
+
+@click.command("open")
+@click.argument("run_name", metavar="RUN", default="latest")
+@click.option("--browser", is_flag=True, help="Open the page in the browser, too.")
+@workspace_options
+@json_option
+def open_page(
+    run_name: str, browser: bool, workspace: str | None, every: bool, as_json: bool
+) -> None:
+    """Print a link to a run's page.
+
+    RUN is an id, the beginning of one, or `latest`, which is the default.
+
+    \b
+    Example:
+      runyard open latest --browser
+    """
+    scope = open_scope(workspace, every=every)
+    url = page_url(scope, scope.find_run(run_name))
+    if as_json:
+        console.document({"page": url})
+    else:
+        console.say(url)
+    if browser:
+        import webbrowser
+
+        webbrowser.open(url)
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """The address of a run's page, with a ticket that opens it."""
+
+    url: str
+
+
+def page_url(scope: Scope, run: RunRecord) -> str:
+    """A link that a browser can open for some hours."""
+    ticket = scope.client.request(
+        "POST", f"{run_path(run.id)}/ticket", answer=Ticket, safe_to_repeat=True
+    )
+    return scope.client.url + ticket.url

@@ -1,0 +1,136 @@
+"""Records as words: pure functions from what the server says to what a person reads."""
+
+import shlex
+from datetime import datetime, timedelta
+
+from runyard.cli.console import Cell
+from runyard.domain.environments import EnvironmentSpec
+from runyard.domain.metrics import MetricKind, Series
+from runyard.domain.runs import RunRecord
+from runyard.domain.states import RunState
+
+COLOUR_OF_STATE = {
+    RunState.COMPLETED: "green",
+    RunState.FAILED: "red",
+    RunState.CANCELED: "yellow",
+    RunState.CANCEL_REQUESTED: "yellow",
+    RunState.RUNNING: "blue",
+}
+
+
+def state_cell(state: RunState) -> Cell:
+    """The state in its colour."""
+    return Cell(str(state), COLOUR_OF_STATE.get(state, ""))
+
+
+def render_span(span: timedelta) -> str:
+    """A duration in at most two units: 3.2s, 4m 10s, 2h 5m, 3d 4h."""
+    seconds = max(0.0, span.total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for unit, size, smaller, small in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // small}{smaller}"
+    return f"{whole}s"
+
+
+def render_age(then: datetime, now: datetime) -> str:
+    """How long ago, in one unit: 5s, 3m, 2h, 4d."""
+    seconds = max(0, int((now - then).total_seconds()))
+    return f"{seconds}s" if seconds < 10 else render_span(timedelta(seconds=seconds)).split()[0]
+
+
+def duration(run: RunRecord, now: datetime) -> timedelta | None:
+    """How long the script has run; None if it has not begun."""
+    if run.started is None:
+        return None
+    return (run.ended or now) - run.started
+
+
+def remark(run: RunRecord) -> str:
+    """The one line that matters beside the state: what it waits for, or the first error."""
+    if run.error is not None:
+        return run.error.message.strip().partition("\n")[0]
+    return run.waiting
+
+
+def run_row(run: RunRecord, now: datetime) -> list[Cell]:
+    """A line of `runyard ls`."""
+    spent = duration(run, now)
+    return [
+        Cell(run.id, "bold"),
+        Cell(run.spec.experiment),
+        state_cell(run.state),
+        Cell(render_age(run.created, now)),
+        Cell("" if spent is None else render_span(spent)),
+        Cell(remark(run), "" if run.error is None else COLOUR_OF_STATE.get(run.state, "")),
+    ]
+
+
+RUN_HEADERS = ("RUN", "EXPERIMENT", "STATE", "AGE", "DURATION", "NOTE")
+
+
+def command_line(run: RunRecord) -> str:
+    """What the run executes, as one would type it."""
+    script = run.spec.script
+    if script is None:
+        return ""
+    if script.is_command:
+        return " ".join(script.arguments)
+    return shlex.join(("python", *script.arguments))
+
+
+def environment_line(spec: EnvironmentSpec) -> str:
+    """What kind of environment was asked for."""
+    if spec.user_managed:
+        return f"{spec.name} (the interpreter {spec.interpreter}, as it is)"
+    packages = len(spec.pip) + len(spec.conda)
+    python = f"Python {spec.python}, " if spec.python else ""
+    return f"{spec.name} ({python}{packages} package{'' if packages == 1 else 's'})"
+
+
+def error_text(run: RunRecord) -> str:
+    """Why the run failed, with its traceback."""
+    if run.error is None:
+        return ""
+    where = [] if run.error.rank is None else [f"rank {run.error.rank}"]
+    where += [] if run.error.exit_code is None else [f"exit code {run.error.exit_code}"]
+    place = f" ({', '.join(where)})" if where else ""
+    head = f"{run.error.code}{place}: {run.error.message}"
+    trace = run.error.traceback.strip("\n")
+    return f"{head}\n{trace}" if trace and trace not in head else head
+
+
+def last_values(series: list[Series]) -> dict[str, str]:
+    """The last value of each metric; a series is marked with its length."""
+    shown = {}
+    for one in series:
+        if one.kind is MetricKind.SYSTEM or not one.values:
+            continue
+        count = len(one.values)
+        text = value_text(one.values[-1])
+        shown[one.name] = text if count == 1 else f"{text}  (last of {count})"
+    return shown
+
+
+def value_text(value: object) -> str:
+    """A logged value, shortened."""
+    if isinstance(value, dict) and set(value) == {"f"}:  # NaN and infinities, as they travel
+        return str(value["f"])
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes: 512 B, 3.4 kB, 1.2 GB."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
