@@ -1,0 +1,1 @@
+"""Measures what Runyard promises, with peers beside it: `python -m benchmarks --help`."""

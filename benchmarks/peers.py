@@ -1,0 +1,49 @@
+"""The peers we measure beside us, each in an environment of its own under `.peers/`."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.machine import clean_environ
+
+FOLDER = Path(__file__).parent / ".peers"
+
+# Pinned, so that a figure says what it was measured against.
+PEERS = {
+    "mlflow": ("mlflow==3.17.2",),
+    "ray": ("ray[default]==2.60.0",),
+}
+
+
+class PeerMissing(Exception):
+    """A peer that could not be installed here; the message says why."""
+
+
+def peer(name: str) -> Path:
+    """The `bin` folder of a peer's environment, made on first use."""
+    folder = FOLDER / name
+    bin_folder = folder / "bin"
+    wanted = "\n".join(PEERS[name])
+    done = folder / "installed.txt"
+    if done.exists() and done.read_text() == wanted:
+        return bin_folder
+    print(f"installing {', '.join(PEERS[name])} into {folder.name} …", file=sys.stderr, flush=True)
+    uv = Path(sys.executable).parent / "uv"
+    command = str(uv) if uv.exists() else shutil.which("uv")
+    if command is None:
+        raise PeerMissing("uv was not found beside this Python; run `make install` first")
+    _run([command, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
+    python = str(bin_folder / "python")
+    install = [command, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+    _run([*install, *PEERS[name]])
+    done.write_text(wanted)
+    return bin_folder
+
+
+def _run(command: list[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    result = subprocess.run(command, env=clean_environ(), capture_output=True, text=True)
+    if result.returncode != 0:
+        last = result.stderr.strip().splitlines()[-3:]
+        raise PeerMissing(" ".join(last) or f"{command[0]} ended with {result.returncode}")
