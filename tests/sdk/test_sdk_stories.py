@@ -274,6 +274,42 @@ def test_an_interactive_run_that_breaks_is_failed(ws: Workspace) -> None:
     assert "ZeroDivisionError" in json.dumps(run.get_details()["error"])
 
 
+def test_what_a_notebook_writes_to_outputs_is_kept_without_asking(ws: Workspace) -> None:
+    Path("outputs").mkdir()
+    Path("outputs/old.txt").write_text("of an earlier run")
+    os.utime("outputs/old.txt", (0, 0))
+    with Experiment(ws, "notebook").start_logging() as run:
+        Path("outputs/model.pkl").write_text("weights")
+    assert run.get_file_names() == ["outputs/model.pkl"]
+
+
+def test_a_folder_made_for_outputs_that_never_came_goes_again(ws: Workspace) -> None:
+    with Experiment(ws, "notebook").start_logging():
+        assert Path("outputs").is_dir()
+    assert not Path("outputs").exists()
+    with Experiment(ws, "notebook").start_logging(outputs=False):
+        assert not Path("outputs").exists()
+
+
+def test_an_interactive_run_can_take_a_snapshot_of_a_file_or_a_folder(ws: Workspace) -> None:
+    Path("notebook.ipynb").write_text("{}")
+    run = Experiment(ws, "notebook").start_logging(outputs=False)
+    snapshot = run.take_snapshot("notebook.ipynb")
+    assert run.get_snapshot_id() == snapshot == run.take_snapshot("./")
+    with zipfile.ZipFile(run.restore_snapshot(path="back")) as archive:
+        assert archive.namelist() == ["notebook.ipynb"]
+    run.complete()
+
+
+def test_an_upload_tells_what_it_kept(ws: Workspace) -> None:
+    Path("mine.txt").write_text("12345")
+    run = Experiment(ws, "notebook").start_logging(outputs=False)
+    kept = run.upload_file("folder/in the cloud.txt", "mine.txt")
+    assert kept.artifacts["folder/in the cloud.txt"]["size"] == 5
+    assert kept.serialize() == {"artifacts": kept.artifacts}
+    run.complete()
+
+
 def test_a_folder_can_be_kept_with_an_interactive_run(ws: Workspace, source: Path) -> None:
     run = Experiment(ws, "notebook").start_logging(snapshot_directory="src")
     with zipfile.ZipFile(run.restore_snapshot(path="back.zip")) as packed:

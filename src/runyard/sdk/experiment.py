@@ -77,17 +77,19 @@ class Experiment:
     def start_logging(
         self,
         *args: object,
-        outputs: str | os.PathLike[str] | None = None,
+        outputs: str | os.PathLike[str] | bool | None = None,
         snapshot_directory: str | os.PathLike[str] | None = None,
         display_name: str | None = None,
         **kwargs: object,
     ) -> "Run":
         """Start an interactive run: this process does the work and logs to it.
 
-        `outputs` is a folder whose files are kept when the run ends.
+        What is written to `./outputs` meanwhile is kept when the run ends; `outputs` names
+        another folder, all of whose files are kept, or is False: none.
         """
         from runyard.sdk.run import run_of
         from runyard.sdk.submission import folder_snapshot, post_run, tag_values, user_name
+        from runyard.sdk.tracked_outputs import TrackedOutputs
 
         properties = {}
         if snapshot_directory is not None:
@@ -106,7 +108,9 @@ class Experiment:
             submitted_by=user_name(),
         )
         record = post_run(self._session, spec, None, chosen=chosen is not None)
-        return run_of(self, record, outputs=outputs)
+        if outputs is None or outputs is True:
+            return run_of(self, record, outputs=TrackedOutputs.default())
+        return run_of(self, record, outputs=TrackedOutputs(outputs) if outputs else None)
 
     def get_runs(
         self,

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -27,6 +26,7 @@ from runyard.sdk.run_handle import load_run
 from runyard.sdk.run_log_family import LogFamily
 from runyard.sdk.session import segments
 from runyard.sdk.submission import Labels, post_run, submit, tag_values, user_name
+from runyard.sdk.tracked_outputs import TrackedOutputs
 from runyard_runtime.wire import from_json_value
 
 if TYPE_CHECKING:
@@ -60,9 +60,12 @@ class Run(FileFamily, LogFamily):
                 why=f"It is in '{record.spec.experiment}' of '{record.spec.workspace}'.",
                 fix="Use Run.get(ws, run_id), which needs no experiment.",
             )
-        self._attach(experiment, record, outputs)
+        tracked = TrackedOutputs(outputs) if outputs is not None else None
+        self._attach(experiment, record, tracked)
 
-    def _attach(self, experiment: Experiment, record: RunRecord, outputs: StrPath | None) -> None:
+    def _attach(
+        self, experiment: Experiment, record: RunRecord, outputs: TrackedOutputs | None
+    ) -> None:
         self._experiment = experiment
         self._session = experiment._session
         self._record = record
@@ -269,7 +272,8 @@ class Run(FileFamily, LogFamily):
             submitted_by=user_name(),
         )
         record = post_run(self._session, spec, None, chosen=run_id is not None)
-        return run_of(self._experiment, record, outputs=outputs)
+        tracked = TrackedOutputs(outputs) if outputs is not None else None
+        return run_of(self._experiment, record, outputs=tracked)
 
     # Its end
 
@@ -307,10 +311,9 @@ class Run(FileFamily, LogFamily):
     def _keep_outputs(self) -> None:
         if self._outputs is None or self._record.state in TERMINAL:
             return
-        folder = Path(os.fspath(self._outputs))
-        named = run_files.folder_paths(folder.name, folder) if folder.is_dir() else {}
-        if named:
+        if named := self._outputs.files():
             run_files.upload_paths(self._session, self.id, named, replace=True)
+        self._outputs.let_go()
 
     def __enter__(self) -> "Run":
         return self
@@ -362,7 +365,9 @@ _FACTORIES: dict[str, Callable[[Experiment, RunRecord], Run]] = {}
 _CLASSES: dict[str, type[Run]] = {RunKind.SCRIPT: ScriptRun}
 
 
-def run_of(experiment: Experiment, record: RunRecord, *, outputs: StrPath | None = None) -> Run:
+def run_of(
+    experiment: Experiment, record: RunRecord, *, outputs: TrackedOutputs | None = None
+) -> Run:
     """The handle for a record, of the class that its type has."""
     kind = str(record.spec.kind)
     if kind in _FACTORIES:

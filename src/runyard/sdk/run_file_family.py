@@ -2,12 +2,15 @@
 
 import io
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from runyard.domain.files import FileEntry, Manifest, decode_manifest
+from runyard.domain.runs import RunPatch
 from runyard.sdk import run_files
 from runyard.sdk.exceptions import user_error
 from runyard.sdk.run_details import is_log
@@ -83,13 +86,12 @@ class FileFamily(RunHandle):
         name: str,
         path_or_stream: StrPath | IO[bytes] | IO[str],
         datastore_name: str | None = None,
-    ) -> None:
+    ) -> run_files.UploadedFiles:
         """Keep a local file, or what a stream gives, as a file of the run."""
         if isinstance(path_or_stream, str | os.PathLike):
-            run_files.upload_paths(self._session, self.id, {name: path_or_stream})
-            return
+            return run_files.upload_paths(self._session, self.id, {name: path_or_stream})
         with run_files.spooled(path_or_stream) as copy:
-            run_files.upload_paths(self._session, self.id, {name: copy})
+            return run_files.upload_paths(self._session, self.id, {name: copy})
 
     def upload_files(
         self,
@@ -98,19 +100,40 @@ class FileFamily(RunHandle):
         return_artifacts: bool = False,
         timeout_seconds: int | None = None,
         datastore_name: str | None = None,
-    ) -> None:
+    ) -> run_files.UploadedFiles:
         """Keep local files as files of the run."""
         if len(names) != len(paths):
             raise user_error(f"{len(names)} names were given for {len(paths)} paths.")
-        run_files.upload_paths(self._session, self.id, dict(zip(names, paths, strict=True)))
+        named = dict(zip(names, paths, strict=True))
+        return run_files.upload_paths(self._session, self.id, named)
 
-    def upload_folder(self, name: str, path: StrPath, datastore_name: str | None = None) -> None:
+    def upload_folder(
+        self, name: str, path: StrPath, datastore_name: str | None = None
+    ) -> run_files.UploadedFiles:
         """Keep everything below a local folder, under `name`."""
         named = run_files.folder_paths(name, path)
-        if named:
-            run_files.upload_paths(self._session, self.id, named)
+        return run_files.upload_paths(self._session, self.id, named)
 
     # What it was made from
+
+    def take_snapshot(self, file_or_folder_path: StrPath) -> str:
+        """Keep a file, or a folder with all that is in it, as what the run was made from; its id.
+
+        A run has one snapshot: the first that was taken.
+        """
+        from runyard.sdk.submission import folder_snapshot
+
+        if kept := self._look().properties.get("ContentSnapshotId"):
+            return kept
+        source = Path(os.fspath(file_or_folder_path))
+        if source.is_file():
+            with tempfile.TemporaryDirectory(prefix="runyard-") as folder:
+                shutil.copy2(source, folder)
+                snapshot = folder_snapshot(self._session, Path(folder))
+        else:
+            snapshot = folder_snapshot(self._session, source)
+        self._patch(RunPatch(add_properties={"ContentSnapshotId": snapshot.id}))
+        return snapshot.id
 
     def get_snapshot_id(self) -> str | None:
         """The id of the source tree; None if the run has none."""

@@ -41,9 +41,28 @@ def file_name(name: str) -> str:
     return str(files.artifact_name(name))
 
 
+class UploadedFiles:
+    """What an upload left with the run; v1 code asks for `artifacts` or `serialize()`."""
+
+    def __init__(self, run_id: str, entries: Sequence[FileEntry]) -> None:
+        self.artifacts = {
+            entry.path: {
+                "artifactId": f"ExperimentRun/dcid.{run_id}/{entry.path}",
+                "path": entry.path,
+                "size": entry.size,
+                "sha256": entry.digest,
+            }
+            for entry in entries
+        }
+
+    def serialize(self) -> dict[str, object]:
+        """The same as a plain dictionary."""
+        return {"artifacts": dict(self.artifacts)}
+
+
 def upload_paths(
     session: Session, run_id: str, named: Mapping[str, StrPath], *, replace: bool = False
-) -> None:
+) -> UploadedFiles:
     """Keep local files under the names given; a name that the run has already is an error."""
     sources = {file_name(name): Path(path) for name, path in named.items()}
     if not replace:
@@ -64,6 +83,7 @@ def upload_paths(
             )
         except RunyardError as error:
             raise as_v1(error) from None
+    return UploadedFiles(run_id, entries)
 
 
 def _refuse_existing(session: Session, run_id: str, names: Iterable[str]) -> None:
