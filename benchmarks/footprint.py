@@ -136,7 +136,12 @@ def _commands(report: Report, options: Options, folder: Path) -> None:
 def _seconds(command: list[str], ours: Yard) -> float:
     begun = time.perf_counter()
     subprocess.run(
-        command, env=ours.environ, cwd=ours.folder, check=True, stdout=subprocess.DEVNULL
+        command,
+        env=ours.environ,
+        cwd=ours.folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     return time.perf_counter() - begun
 
@@ -151,7 +156,7 @@ def _pages(report: Report, options: Options, folder: Path) -> None:
             one.down()
             _fill(one, size)
             one.up()
-            stack.callback(one.down)
+            stack.callback(one.clear)
             fetch[size] = [_page(one, size, deep=False), _page(one, size, deep=True)]
         repetitions = 5 if options.quick else 30
         found: dict[tuple[int, int], list[float]] = {}

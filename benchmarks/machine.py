@@ -86,11 +86,12 @@ def resident_mb(pid: int) -> float:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that has `mark` in its variables: what detached itself from its parent."""
+    """Kill every process with `mark` in its command or variables: what left its parent."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                if mark.encode() in (entry / "environ").read_bytes():
+                words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if mark.encode() in words:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 

@@ -16,15 +16,17 @@ def measure(options: Options) -> Report:
         (source / "script.py").write_text("print('hello')\n")
         with yard(folder / "yard") as ours, ours.driver() as one, ours.driver() as other:
             probes = 10 if options.quick else 60
-            idle = Times([_submit(one, str(source), wait=True) for _ in range(probes + 1)][1:])
+            idle = Times([_submit(one, str(source)) for _ in range(probes + 1)][1:])
             ids = other.ask("submit_many", folder=str(source), count=options.queued)
             assert isinstance(ids, list)
-            busy = Times([_submit(one, str(source), wait=False) for _ in range(probes)])
+            probed = [one.ask("submit", folder=str(source)) for _ in range(probes)]
+            busy = Times([answer["seconds"] for answer in probed if isinstance(answer, dict)])
             states = one.ask("statuses", ids=ids[-1:])
             assert isinstance(states, dict)
             still = not {"Completed", "Failed", "Canceled"} & set(states.values())
             ended = other.ask("wait", ids=ids)
             assert isinstance(ended, dict)
+            one.ask("wait", ids=[answer["id"] for answer in probed if isinstance(answer, dict)])
     done = sum(state == "Completed" for state in ended.values())
     report.at_least(
         f"runs completed of {options.queued}", done, options.queued, unit="",
@@ -37,9 +39,9 @@ def measure(options: Options) -> Report:
     return report
 
 
-def _submit(driver: Driver, folder: str, *, wait: bool) -> float:
+def _submit(driver: Driver, folder: str) -> float:
+    """Seconds of one submit call on a server that has nothing else to do."""
     answer = driver.ask("submit", folder=folder)
     assert isinstance(answer, dict)
-    if wait:
-        driver.ask("wait", ids=[answer["id"]])
+    driver.ask("wait", ids=[answer["id"]])
     return float(answer["seconds"])

@@ -65,6 +65,11 @@ class Yard:
             pid = self.pid
             wait_until(lambda: not alive(pid), timeout=30)
 
+    def clear(self) -> None:
+        """Stop the server, and end jobs that a benchmark left behind when it was broken off."""
+        self.down()
+        end_marked(str(self.home))
+
     def _address(self) -> dict[str, object]:
         found: dict[str, object] = json.loads((self.home / "server.json").read_text())
         return found
@@ -124,7 +129,7 @@ def yard(folder: Path, **settings: str) -> Iterator[Yard]:
     try:
         yield one
     finally:
-        one.down()
+        one.clear()
 
 
 def spawn(command: list[str], environ: dict[str, str], cwd: Path) -> "subprocess.Popen[bytes]":

@@ -23,15 +23,15 @@ class Shell:
         """What the command prints; the test fails if the command does."""
         return self._run([str(Path(sys.executable).parent / "runyard"), *arguments])
 
-    def python(self, *arguments: str) -> str:
-        """What the program prints; the test fails if the program does."""
-        return self._run([sys.executable, *arguments])
+    def python(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
+        """What the program prints; the test fails if it ends with another code."""
+        return self._run([sys.executable, *arguments], codes)
 
-    def _run(self, command: list[str]) -> str:
+    def _run(self, command: list[str], codes: tuple[int, ...] = (0,)) -> str:
         result = subprocess.run(
             command, cwd=self.folder, env=self.environ, capture_output=True, text=True
         )
-        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.returncode in codes, result.stdout + result.stderr
         return result.stdout
 
 

@@ -21,10 +21,12 @@ def test_nothing_is_lost_or_doubled_while_servers_and_agents_are_killed(
     answer = tmp_path / "answer.json"
     shell.python(
         "-m", "benchmarks", "durability", "--points", "20000", "--kills", "3", "--runs", "6",
-        "--json", str(answer),
+        "--json", str(answer), codes=(0, 1),  # 1: a busy machine, and a kill came too late
     )  # fmt: skip
     (report,) = json.loads(answer.read_text())["reports"]
-    assert {row["promise"]: row["measured"] for row in report["rows"]} == {
+    measured = {row["promise"]: row["measured"] for row in report["rows"]}
+    assert measured.pop("kills while jobs were logging") > 0
+    assert measured == {
         "points lost": 0,
         "points doubled": 0,
         "series that differ from what was logged": 0,

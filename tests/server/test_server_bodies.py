@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from runyard.domain.errors import ErrorBody
+from runyard.domain.runs import RunRecord
 from runyard.server import streams
 
 if TYPE_CHECKING:
@@ -103,3 +104,27 @@ def test_a_bug_is_told_by_its_number_alone(
     assert len(incident) == 8
     assert incident in caplog.text
     assert "a secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"spec": {"workspace": "ws", "experiment": "e", "tagz": {}}}', "$.spec.tagz"),
+        (b'{"spec": {"workspace": "ws", "experiment": "e"}, "more": 1}', "$.more"),
+        (
+            b'{"spec": {"workspace": "ws", "experiment": "e", "script": {"arguments": ["x"], '
+            b'"snapshot": "0", "environment": {"name": "e", "pipp": []}}}}',
+            "$.spec.script.environment.pipp",
+        ),
+    ],
+)
+def test_a_field_that_nobody_knows_is_refused(server: LiveServer, body: bytes, field: str) -> None:
+    answer = server.request("POST", "/api/v1/runs", body=body)
+    assert answer.status == 400
+    assert field in error(answer.data).what
+
+
+def test_answers_may_have_more_fields_than_a_client_knows(server: LiveServer) -> None:
+    record = msgspec.json.decode(server.request("GET", f"/api/v1/runs/{server.make_run().id}").data)
+    record["spec"]["of_a_newer_server"] = record["of_a_newer_server"] = 1
+    assert msgspec.convert(record, RunRecord).id == record["id"]

@@ -3,9 +3,10 @@
 import argparse
 
 import tensorflow as tf
-from azureml.core import Run
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from azureml.core import Run
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=15)

@@ -20,7 +20,7 @@ class RunKind(StrEnum):
     INTERACTIVE = "interactive"  # somebody's own process logs to it
 
 
-class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How processes are laid over nodes; `kind` names a row of the runtime's launcher table."""
 
     kind: str = "single"
@@ -31,7 +31,7 @@ class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     backend: str = ""
 
 
-class ScriptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A script, or a command, with all it needs."""
 
     arguments: tuple[str, ...]  # script mode: the script first, then its arguments
@@ -47,7 +47,7 @@ class ScriptSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     outputs: tuple[DataOutput, ...] = ()
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for."""
 
     workspace: str
@@ -64,7 +64,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     submitted_by: str = ""
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A run spec together with the source tree that its snapshot id stands for."""
 
     spec: RunSpec
@@ -113,7 +113,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     takeovers: int = 0  # how often a lost agent was replaced
 
 
-class RunPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunPatch(msgspec.Struct, frozen=True, kw_only=True):
     """A change to a run's labels. Properties may be added, never changed."""
 
     display_name: str | None = None

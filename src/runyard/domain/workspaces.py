@@ -21,9 +21,10 @@ class WorkspaceRecord(msgspec.Struct, frozen=True, kw_only=True):
     friendly_name: str = ""
     description: str = ""
     tags: dict[str, str | None] = {}
+    default_datastore: str = "workspaceblobstore"  # its name
 
 
-class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a new workspace."""
 
     name: str

@@ -174,7 +174,10 @@ def _decoder(route: Route) -> "msgspec.json.Decoder[Any] | None":
 def _decode(decoder: "msgspec.json.Decoder[Any]", body: object) -> object:
     assert isinstance(body, bytes)
     try:
-        return decoder.decode(body)
+        asked = decoder.decode(body)
+        if isinstance(asked, msgspec.Struct):
+            _refuse_unknown(msgspec.json.decode(body), msgspec.to_builtins(asked))
+        return asked
     except msgspec.ValidationError as error:
         raise Invalid("The body of the request makes no sense.", why=f"{error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -183,6 +186,25 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", body: object) -> object:
         ) from None
     except RecursionError:
         raise Invalid("The body of the request is nested too deeply.") from None
+
+
+def _refuse_unknown(sent: object, understood: object, path: str = "$") -> None:
+    """Refuse fields that would be ignored: a typo, or a wish this server is too old for.
+
+    Only requests are that strict. Answers may have more fields than their reader knows, so that
+    an older client can speak with a newer server.
+    """
+    if isinstance(sent, dict) and isinstance(understood, dict):
+        for name, value in sent.items():
+            if name not in understood:
+                raise Invalid(
+                    f"The request has a field that is not known here: {path}.{name}",
+                    fix="Mind the spelling, or update the server.",
+                )
+            _refuse_unknown(value, understood[name], f"{path}.{name}")
+    elif isinstance(sent, list) and isinstance(understood, list | tuple):
+        for index, (value, known) in enumerate(zip(sent, understood, strict=False)):
+            _refuse_unknown(value, known, f"{path}[{index}]")
 
 
 def _bug(incident: str) -> ErrorBody:
