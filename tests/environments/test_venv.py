@@ -17,7 +17,7 @@ from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
 from runyard.domain.errors import EngineFailed
 from runyard.environments import open_builders
 from runyard.environments.base import Builder, builder_for
-from runyard.environments.interpreters import Probe, choose_interpreter
+from runyard.environments.interpreters import Probe, choose_interpreter, other_series
 
 MakeWheel = Callable[[Path, str, str], Path]
 
@@ -313,3 +313,42 @@ def test_old_pythons_work(
     assert use.notes == (f"asked for Python {asked}, using {found.version_text}",)
     assert output(use, "import sys, user; print('%d.%d' % sys.version_info[:2])") == asked[:3]
     assert list((root / use.key).glob("lib/python*/site-packages/__pycache__/user.*.pyc"))
+
+
+def test_old_pins_without_a_python_version_get_a_python_that_has_them(
+    builder: Builder, offline: dict[str, str], wheels: Path, make_wheel: MakeWheel
+) -> None:
+    others = other_series(sys.version_info[:3], offline, Probe())
+    if len(others) < 2:
+        pytest.skip("fewer than two other Pythons on this machine")
+    older = others[1]
+    tag = f"cp{older.version[0]}{older.version[1]}"
+    wheel = make_wheel(wheels, "old", "1.0")
+    wheel.rename(wheels / f"old-1.0-{tag}-none-any.whl")
+
+    lines: list[str] = []
+    use = builder.build(spec("old==1.0", "tiny"), lines.append)
+    assert use.python == older.version_text
+    assert use.lock == ("old==1.0", "tiny==2.0")
+    assert "no version was asked for" in use.notes[0]
+    assert use.notes[0] in lines
+    assert builder.ready(spec("old==1.0", "tiny")) == use
+
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wish = spec("old==1.0", "tiny", python=own)
+    assert builder.ready(wish) is None
+    with pytest.raises(EngineFailed) as caught:
+        builder.build(wish, print)
+    assert "old==1.0" in caught.value.why
+
+
+def test_what_no_python_has_fails_in_the_words_for_the_platform_s_own(builder: Builder) -> None:
+    lines: list[str] = []
+    with pytest.raises(EngineFailed) as caught:
+        builder.build(spec("tiny==7"), lines.append)
+    assert "tiny==7" in caught.value.why
+    assert any("with wheels only" in line for line in lines)
+    lines.clear()
+    with pytest.raises(EngineFailed):
+        builder.build(spec("tinny"), lines.append)
+    assert not any("with wheels only" in line for line in lines), "another Python is no help here"

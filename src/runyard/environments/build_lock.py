@@ -47,12 +47,18 @@ class BuildLock:
 
     def acquire(self, waiting: Callable[[], None]) -> None:
         """Get the lock; `waiting` is called first if somebody else has it."""
-        try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self.try_acquire():
             self._waited = True
             waiting()
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
+    def try_acquire(self) -> bool:
+        """Get the lock if nobody has it; False at once if somebody does."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def record_failure(self, error: EngineFailed) -> None:
         """Keep the failure for those who wait: they need not fail once more on their own."""

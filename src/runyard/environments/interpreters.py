@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from runyard.domain.errors import EngineFailed
-from runyard.planning.environments import Version, parse_version, pick_version
+from runyard.planning.environments import pick_version
+from runyard.planning.requirements import Version, parse_version
 
 OLDEST = (3, 6)  # what the runtime that travels into jobs needs
 
@@ -91,6 +92,15 @@ def installed(environ: Mapping[str, str], probe: Probe) -> list[Interpreter]:
     answers = (probe.ask(path, environ) for path in candidates(environ))
     usable = {one.version: one for one in answers if one is not None and one.version >= OLDEST}
     return [usable[version] for version in sorted(usable, reverse=True)]
+
+
+def other_series(own: Version, environ: Mapping[str, str], probe: Probe) -> list[Interpreter]:
+    """The newest CPython of every minor version but `own`'s, newest first."""
+    newest: dict[Version, Interpreter] = {}
+    for one in installed(environ, probe):
+        if one.implementation == "cpython":
+            newest.setdefault(one.version[:2], one)
+    return [one for series, one in newest.items() if series != own[:2]]
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from runyard.planning.environments import IndexOptions, local_folder, redact
+from runyard.domain.secrets import redact
+from runyard.planning.environments import IndexOptions, local_folder
 
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
 _ALIASES = {"default-timeout": "timeout", "pypi-url": "index-url"}

@@ -13,13 +13,19 @@ import msgspec
 
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Invalid, Unsupported
+from runyard.domain.secrets import redact
 from runyard.planning.conda_names import DROPPED, RENAMED, SAME
+from runyard.planning.eras import plan_constraints, replace_retired
+from runyard.planning.horovod import is_horovod, plan_needs
+from runyard.planning.requirements import (
+    Version,
+    extras_of,
+    normalise_requirement,
+    parse_version,
+    requirement_name,
+)
 
-Version = tuple[int, ...]
-
-_REQUIREMENT = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _CONDA = re.compile(r"(?:[\w./:-]+::)?([\w.-]+)\s*(.*)")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:\s*=\s*|\s+|$)(.*)")
 _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _VERSION_PART = re.compile(r"(===|==|~=|!=|>=|<=|>|<|=)?\s*(\d+(?:\.\d+)*)(?:\.?\*)?(?:=\S*)?")
@@ -41,6 +47,8 @@ class VenvPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     python: str | None  # as asked for; None: the platform's own
     requirements: tuple[str, ...]  # normalised and sorted
+    constraints: tuple[str, ...] = ()  # narrow what is chosen for packages nobody gave a version
+    horovod: str = ""  # its requirement line; compiled after the others are installed
     options: IndexOptions
     notes: tuple[str, ...]  # what was decided for the user, in words
 
@@ -53,10 +61,15 @@ def plan_venv(spec: EnvironmentSpec) -> VenvPlan:
     for line in spec.pip:
         _sort_line(line.strip(), spec.name, requirements, options, notes)
     requirements += _from_conda(spec, notes)
+    requirements = [replace_retired(line, notes) for line in requirements]
+    horovod, constraints = _take_horovod(requirements, notes)
+    constraints += plan_constraints(requirements, notes)
     notes += docker_notes(spec)
     return VenvPlan(
         python=_asked_python(spec),
         requirements=tuple(sorted(dict.fromkeys(requirements))),
+        constraints=tuple(sorted(dict.fromkeys(constraints))),
+        horovod=horovod,
         options=_index_options(options),
         notes=tuple(notes),
     )
@@ -74,55 +87,15 @@ def plan_key(plan: VenvPlan, *, own_python: str, platform: str, builder: str) ->
     """The content key of a plan: equal for plans that build the same thing.
 
     Notes are words about the plan, not part of it. The machine's own pip configuration is left
-    out too: a new mirror does not make another environment.
+    out too: a new mirror does not make another environment. Packages without a Python version
+    have a key of their own: they may end up on another Python than the platform's.
     """
-    content = (builder, platform, plan.python or own_python, plan.requirements, plan.options)
+    own = f"{own_python} or another" if plan.requirements else own_python
+    content = (
+        *(builder, platform, plan.python or own),
+        *(plan.requirements, plan.constraints, plan.horovod, plan.options),
+    )
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
-
-
-def normalise_requirement(line: str) -> str:
-    """One spelling for requirement lines that mean the same; URLs and paths stay as they are."""
-    if "://" in line.split("@")[0] or line.startswith(("/", ".", "~")):
-        return line
-    match = _REQUIREMENT.fullmatch(line)
-    if match is None:
-        return line
-    name = canonical_name(match[1])
-    extras = sorted(canonical_name(one.strip()) for one in (match[2] or "[]")[1:-1].split(","))
-    rest = match[3].strip()
-    if rest.startswith("@"):
-        return f"{name}{_bracket(extras)} @ {rest[1:].strip()}"
-    version, semicolon, marker = rest.partition(";")
-    version, _, hashes = version.partition(" --hash")
-    version = ",".join(sorted(re.sub(r"\s+", "", version).strip("()").split(",")))
-    normal = f"{name}{_bracket(extras)}{version}"
-    if semicolon:
-        normal += f" ; {' '.join(marker.replace(chr(34), chr(39)).split())}"
-    return normal + (f" --hash{hashes.rstrip()}" if hashes else "")
-
-
-def canonical_name(name: str) -> str:
-    """A package's name as indexes spell it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def requirement_name(line: str) -> str:
-    """The canonical package name that a requirement line starts with; empty for URLs and paths."""
-    if "://" in line.split("@")[0] or line.startswith(("/", ".", "~")):
-        return ""
-    match = _REQUIREMENT.fullmatch(line)
-    return canonical_name(match[1]) if match else ""
-
-
-def redact(text: str) -> str:
-    """The text without the user names and passwords of its URLs."""
-    return _CREDENTIALS.sub("***@", text)
-
-
-def parse_version(text: str) -> Version:
-    """'3.6.15' as (3, 6, 15); what is not a number ends it."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def pick_version(asked: str, versions: Iterable[Version]) -> Version | None:
@@ -209,6 +182,18 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str]:
     return why, fix or "Read the build log above this line; then change the environment."
 
 
+_NOT_THE_PYTHON = re.compile(
+    r"dns error|tcp connect|sending request|timed out|certificate|os error|401 Unauthorized|"
+    r"403 Forbidden|was not found in the|not found in the cache|parse requirement|Invalid URL|"
+    r"Hash mismatch|No space left"
+)
+
+
+def may_fit_another_python(why: str) -> bool:
+    """True if what the resolver or installer said may be otherwise on another Python version."""
+    return not _NOT_THE_PYTHON.search(why)
+
+
 def _sort_line(
     line: str,
     environment: str,
@@ -239,9 +224,16 @@ def _sort_line(
     name = requirement_name(line)
     if name == "azureml" or name.startswith("azureml-"):
         notes.append(f"{name}: provided by Runyard's runtime")
+        for extra in extras_of(normalise_requirement(line)):
+            if extra in _AZUREML_EXTRAS:
+                notes.append(f"{name}[{extra}]: {_AZUREML_EXTRAS[extra]} is installed")
+                requirements.append(_AZUREML_EXTRAS[extra])
         return
     requirements.append(normalise_requirement(line))
 
+
+# What azureml-dataprep[pandas] and its like brought along beside v1's own code.
+_AZUREML_EXTRAS = {"pandas": "pandas", "parquet": "pyarrow"}
 
 _OPTIONS = {
     "-i": "index-url",
@@ -260,6 +252,19 @@ _OPTIONS = {
     "--upgrade": "ignored",
     "-U": "ignored",
 }
+
+
+def _take_horovod(requirements: list[str], notes: list[str]) -> tuple[str, tuple[str, ...]]:
+    """Move Horovod's line out, and what it needs in; the line and the constraints it brings."""
+    lines = [line for line in requirements if is_horovod(line)]
+    if not lines:
+        return "", ()
+    horovod = lines[-1]
+    requirements[:] = [line for line in requirements if not is_horovod(line)]
+    needs, constraints, note = plan_needs(horovod, requirements)
+    requirements += needs
+    notes.append(note)
+    return horovod, constraints
 
 
 def _index_options(options: Sequence[tuple[str, str]]) -> IndexOptions:
@@ -350,11 +355,6 @@ def _meets(version: Version, operator: str, wanted: Version) -> bool:
             return version <= wanted or same
         case _:
             return version < wanted
-
-
-def _bracket(extras: Sequence[str]) -> str:
-    named = [extra for extra in extras if extra]
-    return f"[{','.join(named)}]" if named else ""
 
 
 def local_folder(location: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from runyard.sdk.environment_files import (
     check_conda,
     load_conda_file,
+    load_lock,
     load_requirements,
     parse_conda,
 )
@@ -57,6 +58,7 @@ class CondaDependencies:
     ) -> None:
         if conda_dependencies_file_path and _underlying_structure:
             raise user_error("Give a conda file or a structure, not both.")
+        self._default_python = False  # True: its line of python is not the user's wish
         if conda_dependencies_file_path:
             self._data = load_conda_file(conda_dependencies_file_path)
         elif _underlying_structure:
@@ -65,11 +67,9 @@ class CondaDependencies:
             self._data = {
                 "name": "project_environment",
                 "channels": ["anaconda", "conda-forge"],
-                "dependencies": [
-                    f"python={default_python_version()}",
-                    {"pip": ["azureml-defaults"]},
-                ],
+                "dependencies": [{"pip": ["azureml-defaults"]}],
             }
+            self._add_default_python()
 
     @staticmethod
     def create(
@@ -137,6 +137,8 @@ class CondaDependencies:
     def add_conda_package(self, conda_package: str) -> None:
         """Ask for a conda package, in place of what was asked under that name."""
         _check_line(conda_package)
+        if package_name(conda_package) == "python":
+            self._default_python = False
         at = self._index(package_name(conda_package))
         self.remove_conda_package(conda_package)
         self._data["dependencies"].insert(at, conda_package.strip())
@@ -197,6 +199,15 @@ class CondaDependencies:
                     text = text.split()[0].split("=")[0]
                 return text.removeprefix("==").strip() or None
         return None
+
+    def _wished_python(self) -> str | None:
+        """The Python version that the user asked for; None where v1 would fill in its default."""
+        return None if self._default_python else self.get_python_version()
+
+    def _add_default_python(self) -> None:
+        """Show a Python version, as v1 does, without asking for it."""
+        self._data["dependencies"].insert(0, f"python={default_python_version()}")
+        self._default_python = True
 
     def get_default_number_of_packages(self) -> int:
         """How many packages are there before the user adds one."""
@@ -289,6 +300,18 @@ def dependencies_of_requirements(
     if pip_version:
         made.add_conda_package(f"pip={pip_version}")
     made._set_pip(load_requirements(path))
+    return made
+
+
+def dependencies_of_lock(path: str | os.PathLike[str]) -> CondaDependencies:
+    """The dependencies that a lock fixes, version for version."""
+    python, conda, pip = load_lock(path)
+    made = CondaDependencies()
+    for line in conda:
+        made.add_conda_package(line)
+    if python:
+        made.set_python_version(python)
+    made._set_pip(pip)
     return made
 
 

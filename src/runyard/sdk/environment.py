@@ -1,18 +1,20 @@
 """Environment: what a run's script needs, as v1 code describes it."""
 
+import builtins
 import copy
 import json
 import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from runyard.domain.environments import EnvironmentSpec
 from runyard.sdk.conda_dependencies import (
     CONDA_FILE,
     CondaDependencies,
     default_python_version,
+    dependencies_of_lock,
     dependencies_of_requirements,
     dependencies_of_text,
     package_name,
@@ -34,6 +36,10 @@ from runyard.sdk.environment_sections import (
 )
 from runyard.sdk.exceptions import user_error
 from runyard.sdk.not_here import refuse
+
+if TYPE_CHECKING:
+    from runyard.sdk.environment_registry import DockerImageDetails, ImageBuildDetails
+    from runyard.sdk.workspace import Workspace
 
 __all__ = [
     "DEFAULT_CPU_IMAGE",
@@ -166,39 +172,78 @@ class Environment:
         return environment
 
     @staticmethod
-    def get(
-        workspace: object, name: str, version: str | None = None, label: str | None = None
-    ) -> "Environment":
-        """Not in this release."""
-        if version is not None and label is not None:
-            raise user_error("Give a version or a label, not both.")
-        _not_yet("Environment.get()")
+    def from_lock(name: str, file_path: _Path) -> "Environment":
+        """The environment of a lock, version for version; `runyard env show --lock` writes one."""
+        environment = Environment(name)
+        environment.python.conda_dependencies = dependencies_of_lock(file_path)
+        return environment
 
     @staticmethod
-    def list(workspace: object) -> "dict[str, Environment]":
-        """Not in this release."""
-        _not_yet("Environment.list()")
+    def get(
+        workspace: "Workspace", name: str, version: str | None = None, label: str | None = None
+    ) -> "Environment":
+        """A registered or curated environment: the newest, or that version, or that label."""
+        from runyard.sdk.environment_registry import load_environment
+
+        if version is not None and label is not None:
+            raise user_error("Give a version or a label, not both.")
+        return load_environment(workspace, name, version, label)
+
+    @staticmethod
+    def list(workspace: "Workspace") -> "dict[str, Environment]":
+        """The newest version of every environment by name, the curated ones too."""
+        from runyard.sdk.environment_registry import list_environments
+
+        return list_environments(workspace)
+
+    @staticmethod
+    def label(
+        workspace: "Workspace",
+        environment_name: str,
+        environment_version: str,
+        labels: "builtins.list[str]",
+    ) -> None:
+        """Give a version labels to get it by; a label that another version has moves."""
+        from runyard.sdk.environment_registry import set_labels
+
+        set_labels(workspace, environment_name, str(environment_version), labels)
 
     @staticmethod
     def add_private_pip_wheel(workspace: object, file_path: _Path, exist_ok: bool = False) -> str:
         """Not in this release."""
-        _not_yet("Environment.add_private_pip_wheel()")
+        refuse(
+            "Environment.add_private_pip_wheel()",
+            "private wheels",
+            "Name the wheel by its full path on the server's machine, or by its URL.",
+        )
 
-    def register(self, workspace: object) -> "Environment":
-        """Not in this release."""
-        _not_yet("Environment.register()")
+    def register(self, workspace: "Workspace") -> "Environment":
+        """Keep it in the workspace; returns it with its version, the same if nothing changed."""
+        from runyard.sdk.environment_registry import register
 
-    def build(self, workspace: object, image_build_compute: object = None) -> object:
-        """Not in this release."""
-        _not_yet("Environment.build()")
+        return register(self, workspace)
 
-    def build_local(self, workspace: object, platform: object = None, **kwargs: object) -> object:
-        """Not in this release."""
-        _not_yet("Environment.build_local()")
+    def build(
+        self, workspace: "Workspace", image_build_compute: object = None
+    ) -> "ImageBuildDetails":
+        """Build it now, so that runs need not wait; follow it with `wait_for_completion`."""
+        from runyard.sdk.environment_registry import ImageBuildDetails
 
-    def get_image_details(self, workspace: object) -> object:
-        """Not in this release."""
-        _not_yet("Environment.get_image_details()")
+        return ImageBuildDetails(self, workspace._session)
+
+    def build_local(
+        self, workspace: "Workspace", platform: object = None, **kwargs: object
+    ) -> "ImageBuildDetails":
+        """Build it and wait. The embedded server builds on this machine anyway."""
+        details = self.build(workspace)
+        details.wait_for_completion(show_output=True)
+        return details
+
+    def get_image_details(self, workspace: "Workspace") -> "DockerImageDetails":
+        """Whether it is built, and as what."""
+        from runyard.sdk.environment_registry import image_details
+
+        return image_details(self, workspace)
 
     def clone(self, new_name: str) -> "Environment":
         """A copy under another name, without version."""
@@ -254,7 +299,7 @@ class Environment:
             version=self.version,
             user_managed=managed,
             interpreter=self.python.interpreter_path or "python",
-            python=None if managed else packages.get_python_version(),
+            python=None if managed else packages._wished_python(),
             channels=() if managed else tuple(packages.conda_channels),
             conda=() if managed else tuple(_beyond_python(packages)),
             pip=() if managed else (*packages.pip_options, *packages.pip_packages),
@@ -263,6 +308,8 @@ class Environment:
             # The default image is v1's way to say that nobody chose one.
             base_image=None if image == DEFAULT_CPU_IMAGE else image,
             base_dockerfile=self.docker.base_dockerfile,
+            docker_arguments=tuple(self.docker.arguments or ()),
+            shm_size=self.docker.shm_size,
         )
 
     @staticmethod
@@ -370,14 +417,6 @@ class Environment:
             )
 
 
-def _not_yet(what: str) -> NoReturn:
-    refuse(
-        what,
-        "the environment registry",
-        "Pass the Environment itself to ScriptRunConfig; it is built when the run needs it.",
-    )
-
-
 def _with_packages(
     name: str, conda_specification: _Path | None, pip_requirements: _Path | None
 ) -> Environment:
@@ -398,7 +437,7 @@ def _with_python(packages: CondaDependencies, source: str) -> CondaDependencies:
         warnings.warn(
             f"'{source}' names no Python version; python={version} is added.", stacklevel=3
         )
-        packages._data["dependencies"].insert(0, f"python={version}")
+        packages._add_default_python()
     return packages
 
 

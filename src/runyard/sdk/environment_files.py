@@ -72,6 +72,27 @@ def load_requirements(path: _Path) -> list[str]:
     return list(_requirement_lines(Path(path), ()))
 
 
+_CONDA_LINE = re.compile(r"[\w.-]+==[^=\s]+=[^=\s]+")  # with the build, as conda's solver says it
+
+
+def load_lock(path: _Path) -> tuple[str, list[str], list[str]]:
+    """Of a lock its Python version (empty if it says none), conda lines and pip lines."""
+    text = _read(path, "lock")
+    python = re.search(r"^# python (\d[\d.]*)$", text, re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    loose = [line for line in lines if not re.search(r"==|\s@\s|^-", line)]
+    if loose:
+        raise user_error(
+            f"The lock '{path}' has the line '{loose[0]}'.",
+            why="Every line of a lock names one version, as in numpy==1.19.5.",
+            fix="Use Environment.from_pip_requirements for a file that leaves versions open.",
+        )
+    conda = [line for line in lines if _CONDA_LINE.fullmatch(line)]
+    pip = [line for line in lines if line not in conda]
+    return python[1] if python else "", conda, pip
+
+
 def _dependencies(items: object, source: str) -> tuple[list[str], list[str]]:
     conda: list[str] = []
     pip: list[str] = []
