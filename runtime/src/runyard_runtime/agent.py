@@ -16,18 +16,36 @@ import os
 import sys
 import time
 
-from runyard_runtime import job_folder, launch, layout, processes, ranks, supervision, wire
+from runyard_runtime import (
+    contained,
+    job_folder,
+    launch,
+    layout,
+    processes,
+    ranks,
+    supervision,
+    wire,
+)
 
 ALIVE_SECONDS = 5.0  # between two reports that say only that we live
 CHECKPOINT_SECONDS = 30.0  # between two looks for new outputs, unless the plan says otherwise
 CRASHED = 70  # the agent's own exit code when it has a bug; the next agent takes over
 _DEFAULT_NICE = 5
 _FIRST_SAMPLE = 1.0
+_MOUNT_LOOK = 1.0
 _BLOB_PATIENCE = 5.0  # how long it is doubted that the server lacks a content of the snapshot
 
 
 class _Stopped(Exception):
     """A stop was asked for before the ranks were started."""
+
+
+_CANNOT_BEGIN = (
+    layout.LayoutFailed,
+    layout.InputFailed,
+    ranks.StartFailed,
+    launch.UnknownLauncher,
+)
 
 
 def main(folder, node):
@@ -55,6 +73,7 @@ class Agent:
         self.marker = processes.job_marker(folder)
         self.wake = supervision.Wake()
         self.plan = None
+        self.data = None  # what the run reads and writes beside its folder, if anything
         self._lock = None
         self._link = None
 
@@ -82,7 +101,7 @@ class Agent:
             raise RuntimeError("%s is missing or damaged" % self._path(wire.PLAN_FILE))
         try:
             code = self._work()
-        except (layout.LayoutFailed, ranks.StartFailed, launch.UnknownLauncher) as error:
+        except _CANNOT_BEGIN as error:
             code = self._fail(error)
         if self.is_wanted():
             exits.settle({"exit_code": code, "at": time.time()})
@@ -96,9 +115,7 @@ class Agent:
         """Say something in the agent's account, which users read. Never fails."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
-            handle = os.open(
-                self._path(self._control_log()), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-            )
+            handle = os.open(self.note_path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 os.write(handle, ("%s %s\n" % (stamp, text)).encode("utf-8", "replace"))
             finally:
@@ -109,6 +126,7 @@ class Agent:
     def _work(self):
         plan = self.plan
         keeps_work = self._lay_out()
+        self._prepare_data()
         hosts = plan.get("hosts") or ["127.0.0.1"] * (plan.get("nodes") or 1)
         processes_of_all = self._plan_processes(hosts)
         mine = [one for one in processes_of_all if one.node == self.node]
@@ -125,7 +143,8 @@ class Agent:
             self.note,
         )
         supervisor.reason = state.get("reason")
-        supervisor.is_subreaper = is_subreaper
+        # What runs in a container is nobody's child here, so none need come to us.
+        supervisor.is_subreaper = is_subreaper and not plan.get("prefix")
         helpers = Helpers(self, supervisor, processes_of_all, keeps_work, fresh=not adopted)
         helpers.start()
         supervisor.run(self._remember)
@@ -146,12 +165,24 @@ class Agent:
 
         try:
             link = self.link()
-            link.download("/api/v1/blobs/" + digest, stream, self._pause, _BLOB_PATIENCE)
+            link.download("/api/v1/blobs/" + digest, stream, self.pause, _BLOB_PATIENCE)
         except Refused as error:
             raise layout.LayoutFailed("A content of the snapshot cannot be had: %s." % error)
 
-    def _pause(self, seconds):
-        """Wait for a server that is away, before the ranks run: a stop ends the waiting."""
+    def _prepare_data(self):
+        """Have inputs in place, and folders for outputs."""
+        if not self.plan.get("inputs") and not self.plan.get("outputs"):
+            return
+        from runyard_runtime.job_data import JobData
+
+        self.data = JobData(self)
+        try:
+            self.data.prepare()
+        except _Stopped:
+            pass  # no rank will start
+
+    def pause(self, seconds):
+        """Wait for something before the ranks run: a stop ends the waiting."""
         self.wake.wait(seconds)
         if self.wake.asked_to_stop:
             raise _Stopped
@@ -160,7 +191,8 @@ class Agent:
         base = {name: value for name, value in os.environ.items() if name != wire.JOB_KEY}
         home = os.path.dirname(os.path.dirname(self.plan.get("interpreter") or ""))
         is_venv = bool(home) and os.path.exists(os.path.join(home, "pyvenv.cfg"))
-        return launch.plan(self.plan, self.folder, hosts, base, is_venv, self.marker)
+        data = self.data.told() if self.data is not None else None
+        return launch.plan(self.plan, self.folder, hosts, base, is_venv, self.marker, data)
 
     def _start(self, mine, total, state):
         """The ranks of this node, found or started, and whether any was found."""
@@ -181,9 +213,16 @@ class Agent:
                     self._path(wire.WORK_DIR),
                     int(self.plan.get("nice", _DEFAULT_NICE)),
                 )
-                self.note("started rank %d: %s" % (process.rank, " ".join(process.argv)))
+                self.note("started rank %d: %s" % (process.rank, self._command_as_asked()))
             running.append(rank)
         return running, adopted
+
+    def _command_as_asked(self):
+        """The command with $NAME as it was written: what stands for it may be a secret."""
+        asked = [str(word) for word in self.plan["arguments"]]
+        return " ".join(
+            asked if self.plan.get("is_command") else [self.plan["interpreter"]] + asked
+        )
 
     def link(self):
         """The connection of the main thread and the shipper."""
@@ -191,13 +230,17 @@ class Agent:
             self._link = self.new_link()
         return self._link
 
-    def new_link(self):
+    def new_link(self, sleep=None):
         """Another connection, for a thread of its own."""
         from runyard_runtime.server_link import ServerLink
 
         plan = self.plan
-        address_file = plan.get("address_file")
-        return ServerLink(plan["url"], plan["token"], address_file, is_wanted=self.is_wanted)
+        token, address_file = plan["agent_token"], plan.get("address_file")
+        return ServerLink(plan["url"], token, address_file, sleep=sleep, is_wanted=self.is_wanted)
+
+    def note_path(self):
+        """The file of the agent's account."""
+        return self._path(self.control_log())
 
     def report(self, link, phase, patience=None, **facts):
         """Tell the server; a stop may be the answer."""
@@ -215,6 +258,8 @@ class Agent:
         from runyard_runtime.shipping import Shipper
 
         self.note("failed: %s" % error)
+        if self.data is not None:
+            self.data.close()
         processes.end_processes(
             lambda: processes.job_processes(self.marker, (os.getpid(),)),
             self.plan.get("grace_seconds", 10.0),
@@ -243,7 +288,8 @@ class Agent:
         except OSError as error:
             sys.stderr.write("cannot write the pid file: %s\n" % error)
 
-    def _control_log(self):
+    def control_log(self):
+        """The agent's account, below the job folder."""
         return wire.CONTROL_LOG if self.node == 0 else control_log(self.node)
 
     def _path(self, name):
@@ -276,6 +322,7 @@ class Helpers:
         )
         work = os.path.join(agent.folder, wire.WORK_DIR)
         self._outputs = Outputs(agent.plan["run_id"], work, agent.note) if keeps_work else None
+        self._data = agent.data
         self._links = []
         self._threads = []
 
@@ -289,6 +336,8 @@ class Helpers:
             if self._outputs is not None:
                 seconds = agent.plan.get("checkpoint_seconds", CHECKPOINT_SECONDS)
                 self._every("keeping outputs", seconds, self._checkpoint, self._new_link())
+            if self._data is not None and self._data.has_mounts():
+                self._every("looking after mounts", _MOUNT_LOOK, self._data.look_after)
             self._start_sampling()
 
     def finish(self):
@@ -296,20 +345,28 @@ class Helpers:
         from runyard_runtime.server_link import Abandoned, Refused
 
         agent, supervisor = self._agent, self._supervisor
+        reporting = self._end_threads()
+        if self._data is not None:
+            self._data.close()
         for pid in supervisor.end_leftovers():
             agent.note("warning: process %d could not be ended" % pid)
+        contained.remove(agent.plan, agent.marker, [rank.number for rank in supervisor.ranks])
         facts = self._facts()
         if facts.get("error"):
             agent.note("failed: %s" % facts["error"]["message"])
-        reporting = self._end_threads()
         files = self._outputs.pending() if self._outputs is not None else []
+        data = self._data if self._outputs is not None else None
+        data = data if data is not None and data.has_outputs() else None
         self._shipper.finish()
         try:
-            if files and self._shipper.given_up is None:
+            if (files or data) and self._shipper.given_up is None:
                 agent.report(agent.link(), wire.ENDED, **facts)
                 self._outputs.upload(agent.link(), files)
+                if data is not None:
+                    data.upload(agent.link())
             if self._outputs is not None and self._outputs.kept:
                 agent.note("kept %d outputs" % self._outputs.kept)
+            if files or data:
                 self._shipper.ship_rest()
             agent.report(agent.link(), wire.FINISHED, **facts)
         except (Refused, Abandoned) as error:
@@ -348,7 +405,8 @@ class Helpers:
         from runyard_runtime import diagnosis
 
         log = os.path.join(self._agent.folder, wire.driver_log(rank.number, self._total))
-        return diagnosis.diagnose(rank.exit_code, _tail(log, diagnosis.TAIL_BYTES), rank.number)
+        tail = _tail(log, diagnosis.TAIL_BYTES)
+        return diagnosis.diagnose(None if rank.is_lost else rank.exit_code, tail, rank.number)
 
     def _say_started(self):
         from runyard_runtime.server_link import DENIED, Refused
@@ -370,6 +428,8 @@ class Helpers:
 
     def _checkpoint(self, link):
         self._outputs.upload(link, self._outputs.pending(only_stable=True))
+        if self._data is not None:
+            self._data.checkpoint(link)
 
     def _start_sampling(self):
         seconds = self._agent.plan.get("sample_seconds") or 0

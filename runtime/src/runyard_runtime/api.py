@@ -73,13 +73,18 @@ class Api(object):
             )
         return self._url.rstrip("/")
 
+    @property
+    def token(self):
+        """What the server knows this process by."""
+        return self._token
+
     def get(self, path, query=()):
         """The JSON at `path`."""
         return self._json("GET", path + _query(query))
 
-    def post(self, path, body=None):
-        """The answer to a JSON body."""
-        return self._json("POST", path, body)
+    def post(self, path, body=None, repeat=True):
+        """The answer to a JSON body; `repeat`: it does no harm if the server gets it twice."""
+        return self._json("POST", path, body, repeat)
 
     def patch(self, path, body):
         """The answer to a JSON body."""
@@ -94,14 +99,14 @@ class Api(object):
         """Give the bytes at `path` to `receive(chunks)`, which starts anew at every attempt."""
         self._repeat("GET", path, None, {}, lambda response: receive(_chunks(response)))
 
-    def _json(self, method, path, body=None):
+    def _json(self, method, path, body=None, repeat=True):
         headers = {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode("utf-8")
         if data is None and method != "GET":
             data = b""
-        return self._repeat(method, path, lambda: data, headers, _read_json)
+        return self._repeat(method, path, lambda: data, headers, _read_json, repeat)
 
-    def _repeat(self, method, path, make_body, headers, read):
+    def _repeat(self, method, path, make_body, headers, read, after_sending=True):
         deadline = self._now() + self._patience
         delay = 0.05
         repeated = False
@@ -109,6 +114,8 @@ class Api(object):
             try:
                 return self._once(method, path, make_body, headers, read)
             except _Trouble as trouble:
+                if trouble.was_sent and not after_sending:
+                    raise self._unanswered(method, path, trouble) from None
                 if self._now() + delay > deadline or trouble.final:
                     raise self._unreachable(method, path, trouble) from None
             except (AuthenticationException, ServiceException, UserErrorException) as error:
@@ -123,6 +130,7 @@ class Api(object):
         connection = _connect(address)
         all_headers = dict(headers, Authorization="Bearer %s" % self._token)
         try:
+            _on_network(connection.connect, was_sent=False)
             try:
                 body = make_body() if make_body else None
                 _on_network(connection.request, method, address.path + path, body, all_headers)
@@ -132,12 +140,25 @@ class Api(object):
                 # It answered before the whole body was sent: the answer says why.
             response = _on_network(connection.getresponse)
             if response.status == 503:
-                raise _Trouble("the server is not ready: %s" % _told(_content(response)))
+                told = _told(_content(response))
+                raise _Trouble("the server is not ready: %s" % told, was_sent=False)
             if response.status >= 400:
                 raise _error(response.status, _content(response))
             return read(response)
         finally:
             connection.close()
+
+    def _unanswered(self, method, path, trouble):
+        error = ServiceException(
+            explain(
+                "The server at %s took %s %s but did not answer."
+                % (self.url, method, path.split("?")[0]),
+                "%s." % trouble,
+                "See whether it had its effect before you do it again: it might count twice.",
+            )
+        )
+        error.code = "unavailable"
+        return error
 
     def _unreachable(self, method, path, trouble):
         error = ServiceException(
@@ -155,20 +176,21 @@ class Api(object):
 class _Trouble(Exception):
     """The server could not be spoken to; perhaps the next attempt can."""
 
-    def __init__(self, text, cause=None):
+    def __init__(self, text, cause=None, was_sent=True):
         super(_Trouble, self).__init__(text)
+        self.was_sent = was_sent  # the server may have done what it was asked for
         number = getattr(cause, "errno", None)
         self.broken_pipe = number in (errno.EPIPE, errno.ECONNRESET)
         # A certificate does not mend itself.
         self.final = getattr(cause, "reason", None) == "CERTIFICATE_VERIFY_FAILED"
 
 
-def _on_network(call, *args):
+def _on_network(call, *args, was_sent=True):
     """Call, and tell trouble with the network apart from trouble with local files."""
     try:
         return call(*args)
     except (OSError, http.client.HTTPException) as problem:
-        raise _Trouble("%s: %s" % (type(problem).__name__, problem), problem)
+        raise _Trouble("%s: %s" % (type(problem).__name__, problem), problem, was_sent)
 
 
 def _connect(address):

@@ -30,13 +30,16 @@ _SIGNALS = {
 
 
 def diagnose(exit_code, tail, rank):
-    """What a run's `error` says of a rank that ended with `exit_code`; None for a good end."""
+    """What a run's `error` says of a rank that ended with `exit_code`; None for a good end.
+
+    An `exit_code` of None: it is over, but nobody knows how it ended.
+    """
     if exit_code == 0:
         return None
     text = tail.decode("utf-8", "replace")
     traceback = last_traceback(text)
     return {
-        "code": "UserError",
+        "code": "UserError" if exit_code is not None else "ExitCodeUnknown",
         "message": _message(exit_code, text, traceback)[:_KEEP_CHARS],
         "rank": rank,
         "exit_code": exit_code,
@@ -77,6 +80,11 @@ def _complete(lines, start):
 
 
 def _message(exit_code, text, traceback):
+    if exit_code is None:
+        return (
+            "The exit code of the script is not known: its agent and its keeper, the processes "
+            "that watched it, were both killed. Was the machine restarted, or all killed at once?"
+        )
     if exit_code < 0:
         name = _signal_name(-exit_code)
         return "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))

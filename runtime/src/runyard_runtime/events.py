@@ -35,13 +35,16 @@ class EventFile(object):
         self.path = path
         self._fd = None
         self._torn = False  # the last write stopped in the middle of a line
-        self._warned = False
+        self._warned = set()
 
     def __reduce__(self):
         return (event_file, (self.path,))  # a descriptor means nothing in another process
 
     def append(self, line):
         """Write one line (bytes, newline included). A failure is told once, never raised."""
+        if len(line) > wire.CHUNK_LIMIT_BYTES:
+            self._warn("it is %d bytes long, %r…" % (len(line), line[:80]), "too long")
+            return
         try:
             if self._fd is None:
                 self._fd = _open(self.path)
@@ -84,10 +87,10 @@ class EventFile(object):
         except (OSError, ValueError):  # not there yet, or just being written
             return 0
 
-    def _warn(self, problem):
-        if self._warned:
+    def _warn(self, problem, kind="not written"):
+        if kind in self._warned:
             return
-        self._warned = True
+        self._warned.add(kind)
         text = "runyard: an event could not be written to %s (%s); training goes on without it.\n"
         try:
             sys.stderr.write(text % (self.path, problem))

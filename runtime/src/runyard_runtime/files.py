@@ -32,10 +32,15 @@ def artifact_name(name):
 
 def upload(api, run_id, files):
     """Keep local files as files of the run: `files` are pairs of name and local path."""
+    upload_to(api, path_of("runs", run_id, "files"), files)
+
+
+def upload_to(api, place, files):
+    """Keep local files at a place of the API that takes names with digests."""
     pairs = [(artifact_name(name), os.fspath(path)) for name, path in files]
     for _ in range(_ATTEMPTS):
         try:
-            _upload(api, run_id, pairs)
+            _upload(api, place, pairs)
             return
         except _Changed as changed:
             path = changed
@@ -87,7 +92,7 @@ def folder_files(name, folder):
     return found
 
 
-def _upload(api, run_id, pairs):
+def _upload(api, place, pairs):
     entries, paths = [], {}
     for name, path in pairs:
         digest, size, mode = _measure(path)
@@ -100,7 +105,7 @@ def _upload(api, run_id, pairs):
                 path_of("blobs", digest), lambda p=path, d=digest, s=size: _send(p, d, s), size
             )
     for batch in _batches(entries):
-        api.post(path_of("runs", run_id, "files"), batch)
+        api.post(place, batch)
 
 
 def _batches(items):
@@ -177,6 +182,11 @@ def download(api, run_id, name, target, names):
 
 def fetch(api, run_id, name, target):
     """Write a file of a run to the path `target`: whole, or not at all."""
+    fetch_from(api, file_path_of(run_id, name), target)
+
+
+def fetch_from(api, place, target):
+    """Write what the API has at `place` to the path `target`: whole, or not at all."""
     target = os.path.abspath(target)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     partial = "%s.%s.partial" % (target, uuid.uuid4().hex)
@@ -187,7 +197,7 @@ def fetch(api, run_id, name, target):
                 stream.write(chunk)
 
     try:
-        api.get_bytes(file_path_of(run_id, name), receive)
+        api.get_bytes(place, receive)
         os.replace(partial, target)
     finally:
         if os.path.exists(partial):

@@ -3,7 +3,7 @@
 import os
 
 from runyard_runtime import wire
-from runyard_runtime.api import Api
+from runyard_runtime.api import Api, path_of
 from runyard_runtime.events import event_file
 from runyard_runtime.exceptions import RunEnvironmentException, explain
 
@@ -15,6 +15,7 @@ class Job(object):
 
     def __init__(self, environ):
         self.run_id = environ[wire.RUN_ID]
+        self.folder = environ[wire.JOB_DIR]
         self.workspace = environ.get(wire.WORKSPACE, "")
         self.experiment = environ.get(wire.EXPERIMENT, "")
         self.experiment_id = environ.get(wire.EXPERIMENT_ID, "")
@@ -48,6 +49,13 @@ class Job(object):
     def run(self, run_id, record=None, owned=False):
         """A run of the workspace. `owned`: a descendant of the job, which the job may log to."""
         return self.run_type._of(self, run_id, record, owned)
+
+    def is_ancestor_of(self, record):
+        """True if the run of that record is a child of the job's run, or a child's child …"""
+        parent = record["spec"].get("parent")
+        while parent and parent != self.run_id:
+            parent = self.api.get(path_of("runs", parent))["spec"].get("parent")
+        return bool(parent)
 
     def find_runs(self, **filters):
         """The runs that match, newest first, page by page."""

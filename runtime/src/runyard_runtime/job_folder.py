@@ -7,18 +7,34 @@ import os
 _RESERVED_BYTES = 512  # more than any note that is settled; see Reserved
 
 
-def write_atomically(path, data, mode=0o600):
-    """Write bytes so that a reader sees the old file or the new one, never a part."""
+def write_atomically(path, data, mode=0o600, durable=False):
+    """Write bytes so that a reader sees the old file or the new one, never a part.
+
+    `durable`: that holds after a power cut, too.
+    """
     temporary = "%s.%d.new" % (path, os.getpid())
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         _write_all(handle, data)
+        if durable:
+            os.fsync(handle)
     except BaseException:
         os.unlink(temporary)
         raise
     finally:
         os.close(handle)
     os.rename(temporary, path)
+    if durable:
+        sync_folder(os.path.dirname(path) or ".")
+
+
+def sync_folder(path):
+    """Have the names in a folder survive a power cut, not only the files."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_json(path):

@@ -15,6 +15,10 @@ class LayoutFailed(Exception):
     """The snapshot cannot be laid out; the text says why, for people."""
 
 
+class InputFailed(Exception):
+    """An input cannot be prepared; the text says why, for people."""
+
+
 def lay_out(folder, node, snapshot, blobs, fetch):
     """Make `work/` with the snapshot's files. Returns the node that did it, perhaps earlier.
 

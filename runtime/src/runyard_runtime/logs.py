@@ -14,7 +14,8 @@ _DOCUMENT_KEYS = ("schema_type", "schema_version", "data")
 
 
 class LogFamily(object):
-    """The log calls of a run. A subclass has `_events`, `_end`, `_event_run` and `_api`."""
+    """The log calls of a run. A subclass has `_events`, `_end`, `_event_run` and `_api`, and
+    `_join_job()`, which gives it `_events` if it belongs to the job after all."""
 
     def log(self, name, value, description="", step=None):
         """Log a number or a text; logged again under the same name, it becomes a list."""
@@ -68,13 +69,15 @@ class LogFamily(object):
 
     def _log(self, kind, name, value, step=None):
         name = str(name)
+        if self._events is None:
+            self._join_job()
         if self._events is not None:
             self._events.append(events.metric_line(kind, name, value, step, self._event_run))
             return
         point = {"name": name, "value": value, "kind": kind, "time": events._now()}
         if step is not None:
             point["step"] = step
-        self._api.post(self._path("metrics"), [point])
+        self._api.post(self._path("metrics"), [point], repeat=False)  # or it might count twice
 
 
 def warn(text):

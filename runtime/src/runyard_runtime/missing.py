@@ -5,6 +5,7 @@ capability that arrives removes its row. The finder that reads it stands last in
 so parts of `azureml` that the user's folder or environment brings along are found before it.
 """
 
+import importlib
 import os
 import pkgutil
 import sys
@@ -16,9 +17,9 @@ _SUBMIT = (
     "Keep it in the code that submits, and pass what the script needs as arguments.",
 )
 _DATA = (
-    "reads or registers data in the workspace",
-    "Jobs get their data as paths so far.",
-    "Pass the path as an argument of the script and open it from there.",
+    "submits or prepares data outside this job",
+    "Jobs read, make and register datasets; the rest is done where runs are submitted.",
+    "Keep it in the code that submits.",
 )
 _MODEL = (
     "registers or fetches models",
@@ -65,6 +66,11 @@ _MLFLOW = (
     "No plug-in is needed here.",
     "Remove the import, and log with Run.get_context().log(name, value).",
 )
+_PRIVATE = (
+    "v1 kept private",
+    "Only v1's public names are here.",
+    "Import the public name, e.g. from azureml.exceptions import UserErrorException",
+)
 
 _ROWS = (
     (
@@ -73,8 +79,10 @@ _ROWS = (
         "script_run_config script_run environment conda_dependencies container_registry "
         "resource_configuration",
     ),
-    (_DATA, "core: Dataset Datastore LinkedService dataset datastore linked_service"),
-    (_DATA, ": data datadrift opendatasets dataprep"),
+    (_DATA, "core: LinkedService linked_service"),
+    (_DATA, "data: DatasetConsumptionConfig OutputFileDatasetConfig HDFSOutputDatasetConfig"),
+    (_DATA, "data: dataset_consumption_config output_dataset_config"),
+    (_DATA, ": datadrift opendatasets dataprep"),
     (_MODEL, "core: Model model"),
     (_COMPUTE, "core: ComputeTarget compute compute_target"),
     (_SERVE, "core: Webservice Image webservice image profile"),
@@ -103,7 +111,7 @@ ABSENT = _table()
 
 def why_absent(name):
     """What to tell who imports `name`, or None if it is no name of the table."""
-    words = ABSENT.get(name)
+    words = ABSENT.get(name) or (_PRIVATE if name.startswith("azureml._") else None)
     if words is None:
         return None
     what, why, fix = words
@@ -114,7 +122,7 @@ def _unknown(module, name):
     import difflib  # only needed when something is wrong already
 
     known = [one for one in module.__all__ if not one.startswith("_")]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, 1, 0.75)
     hint = "Did you mean '%s'?" % near[0] if near else "It has: %s." % ", ".join(sorted(known))
     return "module '%s' has no '%s'. %s" % (module.__name__, name, hint)
 
@@ -125,6 +133,11 @@ class _Shim(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError("module '%s' has no attribute '%s'" % (self.__name__, name))
+        later = vars(self).get("_later") or {}
+        if name in later:  # loaded when it is first used: few scripts need it
+            value = getattr(importlib.import_module(later[name]), name)
+            setattr(self, name, value)
+            return value
         full = "%s.%s" % (self.__name__, name)
         raise AttributeError(why_absent(full) or _unknown(self, name))
 
@@ -150,9 +163,13 @@ class _Finder(object):
         return
 
 
-def explains(module_name):
-    """Make a module of the shims explain what it does not have."""
+def explains(module_name, later=None):
+    """Make a module of the shims explain what it does not have.
+
+    `later` are names that are loaded when they are first used: {name: module that has it}.
+    """
     module = sys.modules[module_name]
+    module._later = later or {}
     module.__class__ = _Shim
     if "__path__" not in vars(module):
         module.__path__ = []  # a package: only these ask the finders about their names

@@ -4,19 +4,26 @@ import hashlib
 import os
 import stat
 
-from runyard_runtime.server_link import FileBody, Refused, run_path
+from runyard_runtime.server_link import FileBody, Refused, Unreadable, run_path
 
 _PIECE = 1 << 20
 _BATCH_FILES, _BATCH_BYTES = 200, 64 << 20
 
 
 class Outputs:
-    """Uploads the files of a run's `outputs` folder; what was uploaded as it is, once."""
+    """Uploads the files of a run's `outputs` folder, or another; what was uploaded as it is, once.
 
-    def __init__(self, run_id, work, note):
+    `name(link, rows)` says which names the contents have, by default as the run's artifacts;
+    `is_wanted(path)` says which files are kept.
+    """
+
+    def __init__(self, run_id, work, note, top="outputs", name=None, is_wanted=None):
         self._run_id = run_id
         self._work = os.path.realpath(work)
         self._note = note
+        self._top = top
+        self._say_names = name or self._name_artifacts
+        self._is_wanted = is_wanted or (lambda path: True)
         self._noted = set()
         self._uploaded = {}  # path → signature of what the server has
         self._seen = {}  # path → signature at the last look
@@ -53,8 +60,8 @@ class Outputs:
             self._send(link, batch)
 
     def _walk(self):
-        """(name, place) of every file below outputs; links only as far as they stay inside."""
-        waiting, links, visited = ["outputs"], [], set()
+        """(name, place) of every file below the top; links only as far as they stay inside."""
+        waiting, links, visited = [self._top], [], set()
         while waiting or links:
             # Links last: a folder is kept under its own name, and once.
             folder = waiting.pop() if waiting else links.pop()
@@ -65,11 +72,11 @@ class Outputs:
             try:
                 names = sorted(os.listdir(real))
             except OSError as error:
-                if folder != "outputs":
+                if folder != self._top:
                     self._warn(folder, error.strerror)
                 continue
             for name in names:
-                path = "%s/%s" % (folder, name)
+                path = "%s/%s" % (folder, name) if folder else name
                 place = os.path.realpath(os.path.join(real, name))
                 if not self._inside(place):
                     self._warn(path, "it is a link to something outside the working directory")
@@ -77,7 +84,8 @@ class Outputs:
                     is_link = os.path.islink(os.path.join(real, name))
                     (links if is_link else waiting).append(path)
                 elif os.path.isfile(place):
-                    yield path, place
+                    if self._is_wanted(path):
+                        yield path, place
                 elif not os.path.lexists(place):
                     self._warn(path, "it is a link to nothing")
                 else:
@@ -109,11 +117,16 @@ class Outputs:
             _, _, size, _, place, _ = places[digest]
             try:
                 link.call("PUT", "/api/v1/blobs/" + digest, FileBody(place, size), patience=0)
-            except (OSError, Refused):
+            except (Unreadable, Refused):
                 failed.add(digest)  # it changed after it was read, or vanished
         self._name(link, [entry for entry in batch if entry[1] not in failed])
-        changed = [self._read(*_name_and_place(entry)) for entry in batch if entry[1] in failed]
-        changed = [entry for entry in changed if entry is not None]
+        changed = []
+        for name, digest, _, _, place, _ in batch:
+            entry = self._read(name, place) if digest in failed else None
+            if entry is not None:
+                changed.append(entry)
+            elif digest in failed and not os.path.lexists(place):
+                self._warn(name, "it vanished before it was sent")
         if changed and again:
             self._send(link, changed, again=False)
         for entry in changed if not again else ():
@@ -125,7 +138,7 @@ class Outputs:
             return
         body = [[_text(name), digest, size, mode] for name, digest, size, mode, _, _ in entries]
         try:
-            link.call_json("POST", run_path(self._run_id, "files"), body)
+            self._say_names(link, body)
         except Refused as error:
             if len(entries) == 1:
                 self._warn(entries[0][0], str(error))
@@ -136,6 +149,9 @@ class Outputs:
         for name, _, _, _, _, known in entries:
             self.kept += name not in self._uploaded
             self._uploaded[name] = known
+
+    def _name_artifacts(self, link, rows):
+        link.call_json("POST", run_path(self._run_id, "files"), rows)
 
     def _warn(self, name, why):
         if (name, why) not in self._noted:
@@ -159,10 +175,6 @@ def _digest(place):
             found.update(piece)
             size += len(piece)
     return found.hexdigest(), size
-
-
-def _name_and_place(entry):
-    return entry[0], entry[4]
 
 
 def _text(name):

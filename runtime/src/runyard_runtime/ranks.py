@@ -38,6 +38,7 @@ class Rank:
         self.started_at = known.get("at", 0.0)
         self.is_child = is_child  # of this agent, so that the kernel tells when it ends
         self.exit_code = None
+        self.is_lost = False  # it is over, and nobody knows how it ended
         self.ended_at = None
         self._exit_path = _exit_path(folder, number)
 
@@ -50,7 +51,9 @@ class Rank:
         elif not self.is_alive() and not processes.is_alive(self.keeper, self._keeper_start):
             # Both may have ended since the first look.
             if not self._read_exit():
-                self._end(_mirrored(reaped.get(self.keeper)))
+                code = _mirrored(reaped.get(self.keeper))
+                self.is_lost = code is None
+                self._end(LOST if code is None else code)
 
     def is_alive(self):
         """True while the process itself runs, whatever its keeper noted."""
@@ -195,9 +198,9 @@ def _read_claim(path):
 
 
 def _mirrored(status):
-    """The code that a keeper ended with in its rank's stead when it could not note it."""
+    """The code that a keeper ended with in its rank's stead when it could not note it; or None."""
     if status is None or os.WIFSIGNALED(status):
-        return LOST
+        return None
     code = os.WEXITSTATUS(status)
     return 128 - code if code > 128 else code
 

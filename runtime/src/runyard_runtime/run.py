@@ -19,7 +19,6 @@ from runyard_runtime.offline import _OfflineRun
 from runyard_runtime.workspace import Workspace
 
 _READ_FLUSH = 30.0  # seconds that a read waits for what this process logged before it
-_TERMINAL = ("Completed", "Failed", "Canceled")
 
 
 class Run(LogFamily, FileFamily):
@@ -49,6 +48,13 @@ class Run(LogFamily, FileFamily):
         self._end = events.line_end(self._event_run)
         self._experiment = None
         self._outputs = None
+        self._is_foreign = False  # known not to descend from the job's run
+
+    def _join_job(self):
+        """Log by the job's own file from now on, if this run descends from the job's."""
+        if not self._is_foreign:
+            self._is_foreign = not self._job.is_ancestor_of(self._known())
+            self._events = None if self._is_foreign else self._job.events
 
     @staticmethod
     def get_context(allow_offline=True, used_for_context_manager=False, **kwargs):
@@ -131,11 +137,17 @@ class Run(LogFamily, FileFamily):
 
     @property
     def input_datasets(self):
-        return _Datasets("input")
+        """What the run reads: a path where it is mounted or downloaded, else the dataset."""
+        from runyard_runtime import run_datasets
+
+        return run_datasets.inputs(self)
 
     @property
     def output_datasets(self):
-        return _Datasets("output")
+        """The folders that the run writes and a datastore keeps."""
+        from runyard_runtime import run_datasets
+
+        return run_datasets.outputs(self)
 
     # What is known of it
 
@@ -163,7 +175,7 @@ class Run(LogFamily, FileFamily):
         logs = {
             name: url + file_path_of(self._run_id, name)
             for name in self._file_names()
-            if name.startswith(("azureml-logs/", "logs/"))
+            if records.is_log(name)
         }
         return records.details(record, logs)
 
@@ -442,27 +454,6 @@ class _SubmittedRun(Run):
 
 
 Job.run_type = Run
-
-
-class _NoSuchDataset(UserErrorException, KeyError):
-    """The run has no input or output of that name."""
-
-
-class _Datasets(dict):
-    """The inputs or outputs of a run by name."""
-
-    def __init__(self, word):
-        super(_Datasets, self).__init__()
-        self._word = word
-
-    def __missing__(self, name):
-        raise _NoSuchDataset(
-            explain(
-                "The run has no %s named '%s'." % (self._word, name),
-                "It was submitted without any.",
-                "Pass paths as arguments of the script.",
-            )
-        )
 
 
 def get_run(experiment, run_id, rehydrate=True, clean_up=True):

@@ -33,6 +33,10 @@ class Abandoned(Exception):
     """Nobody wants the answer any more."""
 
 
+class Unreadable(Exception):
+    """A file of this machine that was to be sent cannot be read, or is no more."""
+
+
 class _NotWritten(Exception):
     """The answer came, but this machine could not take it."""
 
@@ -146,15 +150,15 @@ class ServerLink:
         restart()
         try:
             return self._exchange(method, path, body, write)
-        except (OSError, _Broken):
+        except (OSError, _Broken, Unreadable) as error:
             self.close()
-            if not reused:
+            if not reused or isinstance(error, Unreadable):
                 raise
         # The server closes connections that were idle; that is no reason to wait.
         restart()
         try:
             return self._exchange(method, path, body, write)
-        except (OSError, _Broken):
+        except (OSError, _Broken, Unreadable):
             self.close()
             raise
 
@@ -243,7 +247,10 @@ class ServerLink:
 
 
 class FileBody:
-    """A file as the body of a request, read piece by piece each time it is sent."""
+    """A file as the body of a request, read piece by piece each time it is sent.
+
+    `Unreadable` if that is not possible: trouble with a file is no trouble with the server.
+    """
 
     def __init__(self, path, size):
         self._path = path
@@ -254,13 +261,20 @@ class FileBody:
 
     def __iter__(self):
         left = self._size
-        with open(self._path, "rb") as stream:
+        with _reading(open, self._path, "rb") as stream:
             while left:
-                piece = stream.read(min(left, _PIECE))
+                piece = _reading(stream.read, min(left, _PIECE))
                 # One that shrank is filled up: the digest will tell, the connection stays whole.
                 piece = piece or b"\0" * min(left, _PIECE)
                 left -= len(piece)
                 yield piece
+
+
+def _reading(call, *args):
+    try:
+        return call(*args)
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error))
 
 
 def run_path(run_id, *parts):

@@ -14,7 +14,6 @@ from runyard_runtime.server_link import DENIED, Abandoned, Refused, run_path
 
 LOG_CHUNK = 1 << 20
 EVENT_CHUNK = 4 << 20
-_LONGEST_EVENT = 48 << 20  # a line longer than that travels in parts, which the server leaves out
 _PAUSE = 0.1  # between two looks at the files
 _WALK_EVERY = 10  # looks between two walks of work/logs, which may hold many files
 _STATE = "streams.json"
@@ -33,6 +32,7 @@ class Stream:
         self.generation = 1
         self.inode = None
         self.refused = False
+        self.is_inside_line = False  # of one that is too long to be an event
 
     def server_name(self):
         """What the server calls the stream."""
@@ -47,13 +47,16 @@ class Stream:
             data = _read(handle, limit)
             if self.kind == wire.LOG_STREAM:
                 return data
-            while b"\n" not in data and len(data) == limit and limit < _LONGEST_EVENT:
+            while b"\n" not in data and len(data) == limit and limit < wire.CHUNK_LIMIT_BYTES:
                 data += _read(handle, limit)
                 limit *= 2
             whole = data.rfind(b"\n") + 1
             # The line that a killed process left unfinished is the last of its file.
             last = final and len(data) < limit
-            return data if last or (not whole and len(data) >= _LONGEST_EVENT) else data[:whole]
+            # A line that is too long travels in parts, which the server leaves out.
+            too_long = not whole and len(data) >= wire.CHUNK_LIMIT_BYTES
+            self.is_inside_line = too_long or (self.is_inside_line and not whole)
+            return data if last or too_long else data[:whole]
         finally:
             os.close(handle)
 
@@ -131,11 +134,15 @@ class Shipper(threading.Thread):
                 self._locate(stream, known)
             if stream.follow:
                 self._notice_rotation(stream, known)
+            was_inside = stream.is_inside_line
             data = stream.read(final) if known.st_size > stream.offset else b""
         except OSError:
             return False  # it vanished, or cannot be read now
         if not data:
             return False
+        if stream.is_inside_line and not was_inside:
+            text = "warning: a line of %s is not kept: it is longer than %d bytes"
+            self._note(text % (stream.name, wire.CHUNK_LIMIT_BYTES))
         path = self._path(stream)
         try:
             offset = stream.base + stream.offset

@@ -117,7 +117,9 @@ class Supervisor:
         for rank in self.ranks:
             if rank.exit_code is None:
                 rank.look(self._reaped)
-                if rank.exit_code is not None:
+                if rank.is_lost:
+                    self._note("rank %d is over; its exit code is not known" % rank.number)
+                elif rank.exit_code is not None:
                     self._note("rank %d ended with exit code %d" % (rank.number, rank.exit_code))
 
     def _reap(self):

@@ -9,11 +9,20 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     run_id, uid, attempt, workspace, experiment, subscription_id, resource_group
     url            the server's address when the plan was made
     address_file   a file whose JSON has the server's present `url`, or null
-    token          the run's own token: reads the workspace, writes this run and its children
+    token          the ranks' own token: reads the workspace, writes this run and its children, but
+                   cannot report. Good until ten minutes after the run's end
+    agent_token    the agent's: may do what the ranks' does, and report how the run goes. Never
+                   passed on to the ranks
     nodes          how many nodes the job has
     hosts          their addresses, or null where the engine tells them at start
     launcher       {"kind": "single", "nodes": 1, "processes_per_node": 1, …}
+    node_ids       the names of the nodes, in the order of their indices; absent: not known
+    cores          [4, 4]: how many cores the ranks of each node may use; absent: all
+    gpus           [["0"], ["1"]]: the ids of the GPUs of each node; [] is none, absent: all
     interpreter    the Python that runs the script
+    prefix         what stands before the ranks' commands, to run them in containers; [] or absent:
+                   nothing. See `contained`
+    remove         what ends and removes containers by name, when the job is over
     arguments      script mode: the script, then its arguments; command mode: the command
     is_command     whether `arguments` is run as it is
     variables      {name: value}, added to every rank's environment
@@ -98,6 +107,12 @@ CONTROL_LOG = "azureml-logs/55_azureml-execution.txt"
 BUILD_LOG = "azureml-logs/20_image_build_log.txt"
 
 EVENT_KINDS = ("metric", "tag", "untag")
+
+# A run's token is good until the run is over; v1 wants a time: 2100-01-01.
+NEVER = 4102444800
+
+# No chunk of a stream is larger, and no line of an event file longer: what is, is left out.
+CHUNK_LIMIT_BYTES = 32 << 20
 
 # Kinds of a shipped stream.
 LOG_STREAM = "log"

@@ -72,6 +72,26 @@ class Workspace(object):
             "tags": dict(record.get("tags") or {}),
         }
 
+    @property
+    def datastores(self):
+        """The workspace's datastores by name."""
+        from runyard_runtime import datastores
+
+        return datastores.list_datastores(self)
+
+    @property
+    def datasets(self):
+        """The newest version of every registered dataset, by name."""
+        from runyard_runtime import datasets
+
+        return datasets.Dataset.get_all(self)
+
+    def get_default_datastore(self):
+        """The datastore that is meant when none is named."""
+        from runyard_runtime import datastores
+
+        return datastores.Datastore(self)
+
     def get_run(self, run_id):
         """A run of the workspace."""
         record = self._job.api.get(path_of("runs", run_id))
@@ -83,7 +103,7 @@ class Workspace(object):
         raise AttributeError(
             explain(
                 "A workspace inside a job has no '%s'." % name,
-                "A job sees the workspace's name, experiments and runs.",
+                "A job sees the workspace's name, experiments, runs and data.",
                 "Do this from the client, and pass what the script needs as arguments.",
             )
         )

@@ -19,7 +19,7 @@ class DatastoreKind(StrEnum):
     REMOTE = "remote"  # an fsspec URL: a folder, s3://, gs://, abfs://
 
 
-class DatastoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DatastoreSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a datastore that is registered."""
 
     name: str
@@ -49,15 +49,13 @@ class DatastoreRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
 
 
-class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag="url", forbid_unknown_fields=True):
+class UrlSource(msgspec.Struct, frozen=True, kw_only=True, tag="url"):
     """One public address."""
 
     url: str
 
 
-class StoreSource(
-    msgspec.Struct, frozen=True, kw_only=True, tag="datastore", forbid_unknown_fields=True
-):
+class StoreSource(msgspec.Struct, frozen=True, kw_only=True, tag="datastore"):
     """A path in a datastore: a file, a folder, or a pattern with * and **."""
 
     datastore: str  # its name
@@ -74,14 +72,17 @@ class DatasetKind(StrEnum):
     TABULAR = "tabular"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One stored transformation: an operation's name and its arguments."""
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored transformation: an operation's name and its arguments.
 
-    op: str  # skip, take, sample, split, filter, keep_columns, drop_columns, timestamps, …
+    Which there are, and what they do, is in `runyard_runtime.steps`: jobs follow them too.
+    """
+
+    op: str
     arguments: dict[str, object] = {}
 
 
-class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe."""
 
     kind: DatasetKind = DatasetKind.FILE
@@ -93,7 +94,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     partition_format: str | None = None
 
 
-class DatasetRegistration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DatasetRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe to be kept; without a name it gets an id only."""
 
     spec: DatasetSpec
@@ -117,7 +118,7 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str | None] = {}
 
 
-class DataFile(msgspec.Struct, frozen=True, array_like=True):
+class DataFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that a recipe leads to.
 
     `origin` is where its bytes are: `blob:DIGEST`, `url:ADDRESS`, or `store:DATASTORE_ID/PATH`
@@ -145,7 +146,7 @@ class InputMode(StrEnum):
     DIRECT = "direct"  # the script asks for it through `run.input_datasets`
 
 
-class DataInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DataInput(msgspec.Struct, frozen=True, kw_only=True):
     """Something a run reads. `name` is also the variable that holds the path (or dataset id)."""
 
     name: str
@@ -156,7 +157,7 @@ class DataInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     overwrite: bool = False
 
 
-class DataOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DataOutput(msgspec.Struct, frozen=True, kw_only=True):
     """A folder a run writes, kept in a datastore when it ends (mounts: while it runs, too)."""
 
     name: str
@@ -167,5 +168,9 @@ class DataOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     overwrite: bool = False
     globs: tuple[str, ...] = ()  # upload only what matches; empty: everything
     register_as: str = ""  # a dataset of that name when the run has completed
+    reader: str = ""  # registered as a table that is read so; empty: as files
+    reader_options: dict[str, object] = {}
+    partition_format: str | None = None
+    pattern: str = ""  # of the files that are registered; empty: all
     description: str = ""
     tags: dict[str, str | None] = {}

@@ -1,0 +1,3 @@
+"""azureml.data.abstract_dataset"""
+
+from runyard.sdk.abstract_dataset import AbstractDataset as AbstractDataset

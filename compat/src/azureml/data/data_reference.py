@@ -1,0 +1,3 @@
+"""azureml.data.data_reference"""
+
+from runyard.sdk.data_reference import DataReference as DataReference

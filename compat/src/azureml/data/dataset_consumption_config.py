@@ -1,0 +1,3 @@
+"""azureml.data.dataset_consumption_config"""
+
+from runyard.sdk.dataset_consumption import DatasetConsumptionConfig as DatasetConsumptionConfig

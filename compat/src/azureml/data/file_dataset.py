@@ -1,0 +1,3 @@
+"""azureml.data.file_dataset"""
+
+from runyard.sdk.file_dataset import FileDataset as FileDataset

@@ -1,0 +1,3 @@
+"""azureml.data.tabular_dataset"""
+
+from runyard.sdk.tabular_dataset import TabularDataset as TabularDataset

@@ -1,0 +1,1 @@
+"""Where data is, and what recipes lead to: datastores, datasets, and following them."""
