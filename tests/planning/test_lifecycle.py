@@ -15,6 +15,7 @@ from runyard.planning import lifecycle
 from runyard_runtime import wire
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+YESTERDAY = datetime(2026, 1, 1, tzinfo=UTC)
 S = RunState
 
 
@@ -96,6 +97,11 @@ def test_cancel(run: RunRecord, expected: RunState) -> None:
         (a_run(S.STARTING), report(wire.FAILED), S.FAILED),
         (a_run(S.RUNNING), report(wire.FINISHED, -15, timed_out=True), S.CANCELED),
         (a_run(S.CANCEL_REQUESTED), report(wire.FINISHED, -15, stopped=True), S.CANCELED),
+        (a_run(S.CANCEL_REQUESTED), report(wire.FINISHED, stopped=True), S.CANCELED),
+        (a_run(S.RUNNING), report(wire.FINISHED, 0, stopped=True), S.FAILED),
+        (a_run(S.RUNNING), report(wire.FINISHED, -15, stopped=True), S.FAILED),
+        (a_run(S.STARTING), report(wire.FINISHED, stopped=True), S.FAILED),
+        (a_run(S.STARTING), report(wire.FINISHED), S.FAILED),
         (a_run(S.CANCEL_REQUESTED), report(wire.FINISHED, 0), S.CANCELED),
         (a_run(S.CANCEL_REQUESTED), report(wire.STARTED), S.CANCEL_REQUESTED),
         (a_run(S.CANCELED), report(wire.FINISHED, 0), S.CANCELED),
@@ -117,6 +123,15 @@ def test_a_failed_run_says_why() -> None:
     after = lifecycle.apply_report(a_run(S.RUNNING), report(wire.FINISHED, 0, 7), NOW)
     assert after.error is not None
     assert "rank 1 with 7" in after.error.message
+
+
+@pytest.mark.parametrize(("codes", "words"), [((0,), "was ended"), ((), "never ran")])
+def test_a_run_that_somebody_else_stopped_says_so(codes: tuple[int, ...], words: str) -> None:
+    sent = report(wire.FINISHED, *codes, stopped=True)
+    after = lifecycle.apply_report(a_run(S.STARTING), sent, NOW)
+    assert after.error is not None
+    assert after.error.code == "Stopped"
+    assert f"{words}: the agent was told to stop by somebody other" in after.error.message
 
 
 def test_a_run_that_took_too_long_says_so() -> None:
@@ -144,9 +159,16 @@ def test_the_owner_may_not_complete_what_does_not_work(state: RunState) -> None:
         (a_run(S.COMPLETED), JobPhase.GONE, None),
         (a_run(S.RUNNING), JobPhase.GONE, (S.RUNNING, True)),
         (a_run(S.CANCEL_REQUESTED), JobPhase.GONE, (S.CANCEL_REQUESTED, True)),
-        (a_run(S.RUNNING, takeovers=5), JobPhase.GONE, (S.FAILED, False)),
-        (a_run(S.FINALIZING, takeovers=5), JobPhase.EXITED, (S.FAILED, False)),
-        (a_run(S.CANCEL_REQUESTED, takeovers=5), JobPhase.GONE, (S.CANCELED, False)),
+        (a_run(S.RUNNING, takeovers=4, taken_over=NOW), JobPhase.GONE, (S.RUNNING, True)),
+        (a_run(S.RUNNING, takeovers=5, taken_over=NOW), JobPhase.GONE, (S.FAILED, False)),
+        (a_run(S.RUNNING, takeovers=5, taken_over=YESTERDAY), JobPhase.GONE, (S.RUNNING, True)),
+        (a_run(S.FINALIZING), JobPhase.EXITED, (S.FAILED, False)),
+        (a_run(S.CANCEL_REQUESTED), JobPhase.EXITED, (S.CANCELED, False)),
+        (
+            a_run(S.CANCEL_REQUESTED, takeovers=5, taken_over=NOW),
+            JobPhase.GONE,
+            (S.CANCELED, False),
+        ),
     ],
 )
 def test_what_follows_from_a_look_at_the_job(

@@ -6,6 +6,7 @@ once a second. Nothing it knows is lost with it: what it keeps in memory is rebu
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,26 +19,29 @@ import msgspec
 
 from runyard.conductor import runs
 from runyard.conductor.changes import Changes
+from runyard.conductor.pools import Pools
 from runyard.conductor.preparing import Prepared, Preparing
-from runyard.domain.environments import EnvironmentUse
+from runyard.domain.compute import Machine
 from runyard.domain.errors import NotFound, RunyardError, Stale
 from runyard.domain.files import Manifest, decode_manifest
-from runyard.domain.runs import LOCAL, RunError, RunKind, RunRecord
+from runyard.domain.runs import RunError, RunKind, RunRecord
 from runyard.domain.states import ACTIVE, TERMINAL, RunState
 from runyard.domain.tokens import Role, mint
-from runyard.engines.base import Engine, JobId, JobPhase, NodeGroup
+from runyard.engines.base import Engine, JobId, JobPhase, JobStatus, NodeGroup
 from runyard.environments.base import Builder, builder_for
 from runyard.planning import lifecycle
 from runyard.planning.job import Surroundings, job_key, plan_job
-from runyard.planning.queue import plan_queue, waiting_words
-from runyard.settings import Settings
+from runyard.planning.pools import Start
+from runyard.settings import GIGABYTE, Settings
 from runyard.stores.base import Store, Where
 from runyard_runtime import bundle, wire
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-TOKEN_SECONDS = 60 * 24 * 3600  # longer than any run: v1's own limit is 30 days
+
+# Mounts an input on this machine. -P: the job's folder must not be where modules come from.
+_MOUNTER = (sys.executable, "-P", "-m", "runyard.data.mount")
 
 S = RunState
 
@@ -55,6 +59,7 @@ class Conductor:
         *,
         engine: Engine,
         builders: Sequence[Builder],
+        machine: Machine | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
@@ -70,9 +75,11 @@ class Conductor:
         self._chores = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chores")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="conductor", daemon=True)
-        self._lock = threading.Lock()  # guards the two below against readers of other threads
-        self._waiting: dict[str, None] = {}  # queued runs, first come first
-        self._busy: dict[str, JobId | None] = {}  # runs that hold a slot
+        self._pools = Pools(store, settings.slots, machine or Machine(cores=1), now, self.wake)
+        self._lock = threading.Lock()  # guards the next against readers of other threads
+        self._busy: dict[str, JobId | None] = {}  # runs that were started
+        self._remarks: dict[str, tuple[str, ...]] = {}  # for the build logs of runs that wait
+        self._stumbled: set[str] = set()  # runs that some trouble kept us from looking after
         self._ended: set[JobId] = set()  # jobs of runs that are over, to be cleaned up
         self._runtime = Path()
         self._load_manifest = lru_cache(maxsize=64)(self._read_manifest)
@@ -92,40 +99,30 @@ class Conductor:
         self._chores.shutdown(wait=True)
 
     def wake(self, run_id: str | None = None) -> None:
-        """Something about that run may have changed. From any thread."""
+        """Something about that run may have changed; None: a compute target. From any thread."""
+        if run_id is None:
+            self._pools.look_again()
         self._inbox.put(run_id)
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """The runs with their place in line, where they wait in one."""
-        if all(run.state is not S.QUEUED for run in found):
-            return found
-        with self._lock:
-            places = {run_id: place for place, run_id in enumerate(self._waiting, start=1)}
-            busy = len(self._busy)
-        return [
-            msgspec.structs.replace(
-                run,
-                waiting=waiting_words(
-                    places[run.id], len(places), busy, self._settings.slots, LOCAL
-                ),
-            )
-            if run.state is S.QUEUED and run.id in places
-            else run
-            for run in found
-        ]
+        return self._pools.describe(found)
 
     # ---- the loop ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._guarded(self._recover)
+        while not self._recovered() and not self._stopping.wait(POLL_SECONDS):
+            pass
         next_poll = time.monotonic() + POLL_SECONDS
         while not self._stopping.is_set():
             for run_id in self._next_wakes(max(0.0, next_poll - time.monotonic())):
                 self._guarded(self._step, run_id)
             self._guarded(self._start_waiting)
+            self._guarded(self._pools.save)
             if time.monotonic() >= next_poll:
                 self._guarded(self._poll)
                 self._guarded(self._clean_up)
+                self._wake_again()
                 next_poll = time.monotonic() + POLL_SECONDS
 
     def _next_wakes(self, timeout: float) -> list[str]:
@@ -140,29 +137,53 @@ class Conductor:
         except queue.Empty:
             return list(found)
 
-    def _guarded(self, act: Callable[..., None], *arguments: str) -> None:
-        """One run's trouble must not stop the others."""
+    def _guarded(self, act: Callable[..., None], *arguments: object) -> None:
+        """One run's trouble must not stop the others; what failed is tried again in a while.
+
+        The first argument, if there is one, is the run's id.
+        """
         try:
             act(*arguments)
         except Stale:
-            for run_id in arguments:
-                self.wake(run_id)  # somebody else was quicker; look again
+            if arguments:
+                self.wake(str(arguments[0]))  # somebody else was quicker; look again
         except Exception:  # the loop's own edge
             log.exception("the conductor stumbled over %s", arguments or act.__name__)
+            if arguments:
+                self._stumbled.add(str(arguments[0]))
 
-    def _recover(self) -> None:
-        """Take up what an earlier server left, oldest first so that the queue keeps its order."""
-        found = self._load_unfinished()
+    def _wake_again(self) -> None:
+        stumbled, self._stumbled = self._stumbled, set()
+        for run_id in stumbled:
+            self.wake(run_id)
+
+    def _recovered(self) -> bool:
+        """Take up what an earlier server left; False if that could not be read right now."""
+        try:
+            found = self._load_unfinished()
+            jobs = self._engine.jobs()
+            self._end_orphans()
+            self._hold_nodes(found)
+        except Exception:  # nothing may start before this is known
+            log.exception("unfinished runs cannot be taken up yet")
+            return False
         if found:
             log.info("taking up %d unfinished runs", len(found))
-        # Those that hold a slot come first, or others would start in their place.
-        for run in sorted(found, key=lambda run: not lifecycle.has_job(run)):
-            self._guarded(self._step, run.id)
-        with self._lock:
-            known = set(self._busy.values())
-        self._ended |= {job for job in self._engine.jobs() if job not in known}
+        ours = {job_key(run) for run in found} | {run.job for run in found}
+        self._ended |= {job for job in jobs if job not in ours}
         for job in self._ended:
             self._engine.stop(job)
+        # Oldest first, so that the lines keep their order.
+        for run in sorted(found, key=lambda run: not lifecycle.has_job(run)):
+            self._guarded(self._step, run.id)
+        return True
+
+    def _hold_nodes(self, found: Sequence[RunRecord]) -> None:
+        """Let runs have the nodes they work on, before somebody else starts in their place."""
+        for run in found:
+            if lifecycle.has_job(run):
+                self._pools.hold(run)
+        self._pools.settle()
 
     def _load_unfinished(self) -> list[RunRecord]:
         where = Where(states=ACTIVE, kind=RunKind.SCRIPT)
@@ -204,19 +225,21 @@ class Conductor:
         except RunyardError as error:
             self._fail(run, RunError(code="EnvironmentFailed", message=str(error)))
             return
+        remarks = self._pools.warnings(run)
         if ready is not None:
-            if ready.notes:
-                self._chores.submit(self._write_notes, run.id, ready)
+            if notes := (*ready.notes, *remarks):
+                self._chore(self._write_notes, run.id, 0, notes)
             now = self._now()
             queued = lifecycle.move(run, S.PREPARING, S.QUEUED, now=now, environment=ready)
-            if self._has_room():
-                self._launch(queued)  # the common case: three steps, one write
-            else:
-                self._line_up(self._save(queued))
+            if self._line_up(queued):
+                self._start_waiting(queued)  # the common case: three steps, one write
+                if self._pools.is_waiting(queued):
+                    self._save(queued)
             return
         waiting = f"its environment '{spec.name}' is being built"
         if run.state is not S.PREPARING or run.waiting != waiting:
             self._save(lifecycle.move(run, S.PREPARING, now=self._now(), waiting=waiting))
+        self._remarks[run.id] = remarks
         self._preparing.request(run.id, builder, spec)
 
     def _on_prepared(self, run_ids: Sequence[str], prepared: Prepared) -> None:
@@ -230,42 +253,57 @@ class Conductor:
             return lifecycle.move(run, S.QUEUED, now=self._now(), environment=prepared.environment)
 
         for run_id in run_ids:
-            runs.change(self._store, run_id, how)
+            try:
+                runs.change(self._store, run_id, how)
+            except Exception:  # then the run asks for its environment again
+                log.exception("run %s could not be told that its environment is done", run_id)
+            if remarks := self._remarks.pop(run_id, ()):
+                self._chore(self._write_notes, run_id, None, remarks)
             self._changes.notify(run_id)
             self.wake(run_id)
 
-    def _write_notes(self, run_id: str, environment: EnvironmentUse) -> None:
-        text = "".join(f"{note}\n" for note in environment.notes).encode()
-        self._store.streams.append_log(run_id, wire.BUILD_LOG, 0, text)
+    def _write_notes(self, run_id: str, offset: int | None, notes: Sequence[str]) -> None:
+        """Write into the run's build log; without an offset at its end."""
+        if offset is None:
+            offset = self._store.streams.end(run_id, wire.BUILD_LOG)
+        text = "".join(f"{note}\n" for note in notes).encode()
+        self._store.streams.append_log(run_id, wire.BUILD_LOG, offset, text)
         self._changes.notify(run_id)
 
-    def _has_room(self) -> bool:
-        """True if a run may start at once without overtaking another."""
-        with self._lock:
-            return not self._waiting and len(self._busy) < self._settings.slots
+    def _line_up(self, run: RunRecord) -> bool:
+        """Let the run wait for nodes; without its target it fails, and the answer is False."""
+        if self._pools.line_up(run):
+            return True
+        assert run.spec.script is not None
+        message = f"The compute target '{run.spec.script.target}' was deleted before the run began."
+        self._fail(run, RunError(code="ComputeTargetNotFound", message=message))
+        return False
 
-    def _line_up(self, run: RunRecord) -> None:
-        with self._lock:
-            self._waiting.setdefault(run.id)
+    def _start_waiting(self, fresh: RunRecord | None = None) -> None:
+        """Start those whose turn it is; `fresh` is one of them that is not stored as queued yet."""
+        for start in self._pools.plan():
+            known = fresh if fresh is not None and fresh.id == start.run else None
+            self._guarded(self._start_run, start.run, start, known)
 
-    def _start_waiting(self) -> None:
-        with self._lock:
-            plan = plan_queue(list(self._waiting), self._busy, self._settings.slots)
-        for run_id in plan.start:
-            run = self._store.records.get(RunRecord, run_id)
+    def _start_run(self, run_id: str, start: Start, known: RunRecord | None) -> None:
+        try:
+            run = known or self._store.records.get(RunRecord, run_id)
             if run.state is S.QUEUED:
-                self._launch(run)
-            else:
-                self._drop(run_id)
-                self.wake(run_id)
+                self._launch(run, start)
+                return
+        except BaseException:
+            if run_id not in self._busy:
+                self._pools.put_back(run_id)
+            raise
+        self._pools.release(run_id)
+        self.wake(run_id)
 
     # ---- start and watch ---------------------------------------------------------------------
 
-    def _launch(self, run: RunRecord) -> None:
+    def _launch(self, run: RunRecord, start: Start) -> None:
         """Store that the run starts, then start it."""
-        run = self._save(lifecycle.move(run, S.STARTING, now=self._now()))
+        run = self._save(lifecycle.move(run, S.STARTING, now=self._now(), nodes=start.nodes))
         with self._lock:
-            self._waiting.pop(run.id, None)
             self._busy[run.id] = None
         self._start_job(run)
 
@@ -274,25 +312,42 @@ class Conductor:
         try:
             job = self._engine.start(self._node_group(run))
         except (RunyardError, OSError) as error:
-            self._fail(run, RunError(code="EngineFailed", message=f"It could not start: {error}"))
+            self._fail_start(run, RunError(code="EngineFailed", message=str(error)))
+            return
+        except Exception as error:  # a run that cannot start must not hold its slot for ever
+            log.exception("run %s could not be started because of a bug", run.id)
+            message = f"The run could not be started: {error!r}. See server.log."
+            self._fail_start(run, RunError(code="InternalError", message=message))
             return
         with self._lock:
             self._busy[run.id] = job
         if run.job != job:
             runs.change(self._store, run.id, lambda now: msgspec.structs.replace(now, job=str(job)))
 
+    def _fail_start(self, run: RunRecord, error: RunError) -> None:
+        self._ended.add(JobId(job_key(run)))  # whatever was begun
+        ended = S.CANCELED if run.state is S.CANCEL_REQUESTED else S.FAILED
+        self._save(lifecycle.move(run, ended, now=self._now(), error=error))
+        self.wake(run.id)
+
     def _node_group(self, run: RunRecord) -> NodeGroup:
         assert run.spec.script is not None
         home = self._settings.home
-        token = mint(self._secret, Role.RUN, run.id, int(time.time()) + TOKEN_SECONDS)
         around = Surroundings(
             url=self._url(),
             address_file=str(home / "server.json"),
-            token=token,
+            token=mint(self._secret, Role.RUN, run.id, wire.NEVER),
+            agent_token=mint(self._secret, Role.AGENT, run.id, wire.NEVER),
             runtime=str(self._runtime),
             blobs=self._store.blobs.folder(),
             grace_seconds=self._settings.grace_seconds,
             sample_seconds=self._settings.sample_seconds,
+            cache=str(home / "cache"),
+            cache_bytes=int(self._settings.cache_gb * GIGABYTE),
+            mounter=_MOUNTER,
+            mirrors=self._settings.mirrors,
+            allow_private=self._settings.allows_private,
+            fetch_limit_bytes=self._settings.fetch_limit_bytes,
         )
         workspace = runs.load_workspace(self._store, run.spec.workspace)
         manifest = self._load_manifest(run.spec.script.snapshot)
@@ -304,6 +359,7 @@ class Conductor:
 
     def _attend(self, run: RunRecord) -> None:
         """See that a run which holds a slot is known to us, and stop it if it is to stop."""
+        self._pools.hold(run)
         with self._lock:
             known = run.id in self._busy
             job = self._busy.setdefault(run.id, JobId(run.job) if run.job else None)
@@ -321,50 +377,83 @@ class Conductor:
         if not jobs:
             return
         for job, status in self._engine.poll(list(jobs)).items():
-            if status.phase not in (JobPhase.EXITED, JobPhase.GONE):
-                continue
-            run = self._store.records.get(RunRecord, jobs[job])
-            verdict = lifecycle.decide(run, status, self._now())
-            if verdict is None:
-                self.wake(run.id)
-                continue
-            run = self._save(verdict.run)
-            log.warning("run %s: its job is %s %s", run.id, status.phase, status.detail)
-            if verdict.take_over:
-                self._start_job(run)
-            else:
-                self.wake(run.id)
+            if status.phase in (JobPhase.EXITED, JobPhase.GONE):
+                self._guarded(self._judge, jobs[job], status)
+
+    def _judge(self, run_id: str, status: JobStatus) -> None:
+        """Deal with a job that ended without a word that reached us."""
+        run = self._store.records.get(RunRecord, run_id)
+        verdict = lifecycle.decide(run, status, self._now())
+        if verdict is None:
+            self.wake(run.id)
+            return
+        run = self._save(verdict.run)
+        log.warning("run %s: its job is %s. %s", run.id, status.phase, status.detail)
+        if verdict.take_over:
+            self._start_job(run)
+        else:
+            self.wake(run.id)
 
     # ---- end ---------------------------------------------------------------------------------
 
     def _release(self, run: RunRecord) -> None:
         """Let go of a run that is over: its slot, its job, its open children, its growing logs."""
+        self._pools.release(run.id)
         with self._lock:
-            self._waiting.pop(run.id, None)
             job = self._busy.pop(run.id, None) or (JobId(run.job) if run.job else None)
         if job is not None:
             self._ended.add(job)
             if run.state is not S.COMPLETED:
                 self._engine.stop(job)  # if it was ended from outside, it still has processes
         log.info("run %s is %s%s", run.id, run.state, f": {run.error.message}" if run.error else "")
-        self._chores.submit(self._store.streams.seal_logs, run.id)
-        self._end_children(run)
+        self._chore(self._store.streams.seal_logs, run.id)
+        self._end_children(run, run)
 
-    def _end_children(self, run: RunRecord) -> None:
-        """Children that logged from the job's own process ended with it."""
-        where = Where(parent=run.id, states=ACTIVE, kind=RunKind.INTERACTIVE)
-        children, _ = self._store.records.find(RunRecord, where, limit=1000)
-        for child in children:
-            runs.change(
-                self._store,
-                child.id,
-                lambda now: (
-                    now
-                    if now.state in TERMINAL
-                    else lifecycle.move(now, run.state, now=self._now(), error=run.error)
-                ),
-            )
-            self._changes.notify(child.id)
+    def _end_children(self, run: RunRecord, ended: RunRecord) -> None:
+        """Children that logged from the process of `ended` ended with it, and so did theirs."""
+        where = Where(parent=run.id, kind=RunKind.INTERACTIVE)
+        after: str | None = None
+        while True:
+            children, after = self._store.records.find(RunRecord, where, after=after)
+            for child in children:
+                self._end_child(child, ended)
+                self._end_children(child, ended)
+            if after is None:
+                return
+
+    def _end_child(self, child: RunRecord, ended: RunRecord) -> None:
+        def how(now: RunRecord) -> RunRecord:
+            if now.state in TERMINAL:
+                return now
+            return lifecycle.move(now, ended.state, now=self._now(), error=ended.error)
+
+        runs.change(self._store, child.id, how)
+        self._changes.notify(child.id)
+
+    def _end_orphans(self) -> None:
+        """End children whose parent ended when there was no server to see it."""
+        where = Where(states=ACTIVE, kind=RunKind.INTERACTIVE)
+        after: str | None = None
+        while True:
+            found, after = self._store.records.find(RunRecord, where, after=after)
+            for child in found:
+                parent = self._parent_job(child)
+                if parent is not None and parent.state in TERMINAL:
+                    self._end_child(child, parent)
+            if after is None:
+                return
+
+    def _parent_job(self, child: RunRecord) -> RunRecord | None:
+        """The submitted script that a child belongs to, however deep; None if there is none."""
+        run = child
+        while run.spec.parent is not None:
+            try:
+                run = self._store.records.get(RunRecord, run.spec.parent)
+            except NotFound:
+                return None
+            if run.spec.script is not None:
+                return run
+        return None
 
     def _clean_up(self) -> None:
         """Remove what the engine keeps of jobs that are over."""
@@ -372,11 +461,25 @@ class Conductor:
             return
         for job, status in self._engine.poll(list(self._ended)).items():
             if status.phase in (JobPhase.EXITED, JobPhase.GONE):
-                self._engine.kill(job)  # whatever became of its agent, nothing is left behind
-                self._engine.forget(job)
                 self._ended.discard(job)
+                self._chore(self._remove_job, job)
+
+    def _remove_job(self, job: JobId) -> None:
+        self._engine.kill(job)  # whatever became of its agent, nothing is left behind
+        self._engine.forget(job)
 
     # ---- small steps -------------------------------------------------------------------------
+
+    def _chore(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do something that nobody waits for, off this thread; say so if it fails."""
+
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except Exception:  # nobody looks at a chore's result
+                log.exception("%s%s failed", work.__name__, arguments)
+
+        self._chores.submit(guarded)
 
     def _save(self, run: RunRecord) -> RunRecord:
         saved = self._store.records.replace(run)
@@ -389,6 +492,6 @@ class Conductor:
 
     def _drop(self, run_id: str) -> None:
         """Forget that the run waits or works."""
+        self._pools.release(run_id)
         with self._lock:
-            self._waiting.pop(run_id, None)
             self._busy.pop(run_id, None)

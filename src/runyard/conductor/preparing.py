@@ -96,9 +96,12 @@ class Preparing:
     ) -> None:
         with self._places:
             prepared = self._try(builder, spec, build_log)
-        if prepared.error is not None:
-            build_log.line(prepared.error.message)
-        build_log.flush()
+        try:
+            if prepared.error is not None:
+                build_log.line(prepared.error.message)
+            build_log.flush()
+        except Exception:  # a log that cannot be written must not keep runs waiting
+            log.exception("the build log of the environment '%s' is not whole", spec.name)
         with self._lock:
             runs = self._waiting.pop(key)
             del self._logs[key]

@@ -12,11 +12,17 @@ from datetime import datetime
 
 import msgspec
 
+from runyard.conductor import computes, data
 from runyard.domain.agents import AgentOrders, AgentReport
 from runyard.domain.errors import BlobsMissing, Conflict, Invalid, NotFound, Stale, Unsupported
-from runyard.domain.files import Manifest, encode_manifest, is_digest, manifest_digest
+from runyard.domain.files import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    is_digest,
+    manifest_digest,
+)
 from runyard.domain.runs import (
-    LOCAL,
     RunError,
     RunKind,
     RunPatch,
@@ -46,10 +52,15 @@ def submit(store: Store, submission: Submission, now: datetime) -> RunRecord:
         parent = store.records.get(RunRecord, spec.parent)
         if parent.spec.workspace != spec.workspace:
             raise Invalid(f"Run '{spec.parent}' is in another workspace.")
+    used: dict[str, str] = {}
     if spec.script is not None:
         _check_script(spec.script)
+        computes.check_target(store, workspace, spec.script)
+        used = data.check_script(store, workspace, spec.script)
         _keep_snapshot(store, spec.script.snapshot, submission.manifest)
     run = new_run(spec, now)
+    if used:
+        run = msgspec.structs.replace(run, properties={**run.properties, **used})
     return store.records.insert(run)
 
 
@@ -115,12 +126,6 @@ _PLAIN_PART = re.compile(r"[^/\x00]+")
 def _check_script(script: ScriptSpec) -> None:
     if not script.arguments:
         raise Invalid("There is nothing to run: neither a script nor a command.")
-    if script.target != LOCAL:
-        raise NotFound(
-            f"Compute target '{script.target}' does not exist.",
-            why="This server has only the target 'local'.",
-            fix="Use compute_target='local'.",
-        )
     if script.launcher.kind not in launch.LAUNCHERS or script.launcher.nodes > 1:
         raise Unsupported(
             f"A '{script.launcher.kind}' job on {script.launcher.nodes} nodes cannot run here.",
@@ -147,7 +152,8 @@ def _keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> No
     if not is_digest(snapshot):
         raise Invalid(f"{snapshot!r} is not a snapshot id.")
     if not store.blobs.missing([snapshot]):
-        return  # the tree's own blob is written last, so all its files are here too
+        _check_stored_tree(store, snapshot)
+        return  # we wrote it after all its files, so they are here too
     if manifest is None:
         raise NotFound(f"Snapshot '{snapshot}' does not exist.")
     check_manifest(manifest)
@@ -161,6 +167,16 @@ def _keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> No
             digests=tuple(missing),
         )
     store.blobs.put(snapshot, [encode_manifest(manifest)])
+
+
+def _check_stored_tree(store: Store, snapshot: str) -> None:
+    """A blob of that name may be anything: somebody may have uploaded it."""
+    try:
+        check_manifest(decode_manifest(b"".join(store.blobs.open(snapshot))))
+    except msgspec.DecodeError:
+        raise Invalid(
+            f"'{snapshot}' is not a snapshot.", why="The content of that name is no file tree."
+        ) from None
 
 
 def change(store: Store, run_id: str, how: Callable[[RunRecord], RunRecord]) -> RunRecord:
@@ -218,6 +234,15 @@ def patch(store: Store, run_id: str, patch: RunPatch) -> RunRecord:
 
 def report(store: Store, run_id: str, report: AgentReport, now: datetime) -> AgentOrders:
     """Take what an agent says; the answer tells it whether to go on."""
-    run = change(store, run_id, lambda run: lifecycle.apply_report(run, report, now))
+
+    def how(before: RunRecord) -> RunRecord:
+        after = lifecycle.apply_report(before, report, now)
+        if after.state is RunState.COMPLETED and before.state not in TERMINAL:
+            # Before anybody sees the run completed: then its outputs are to be had.
+            workspace = load_workspace(store, after.spec.workspace)
+            return data.register_outputs(store, workspace, after, now)
+        return after
+
+    run = change(store, run_id, how)
     over = run.state in TERMINAL or run.state is RunState.CANCEL_REQUESTED
     return AgentOrders(stop=over or report.attempt != run.attempt)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard_runtime import job_folder, processes, supervision, wire
+from runyard_runtime import job_folder, mounts, processes, supervision, wire
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,7 @@ class LocalEngine:
         left = processes.end_processes(lambda: processes.job_processes(marker), 0)
         if left:
             log.warning("job %s: processes %s could not be ended", job, sorted(left))
+        mounts.clear(str(self._folder / job))  # one whose process was killed stays, dead
         with self._lock:
             self._reap()
 
@@ -124,9 +125,10 @@ class LocalEngine:
         """Remove the job's folder."""
         if not _KEY.fullmatch(job):
             return
+        mounts.clear(str(self._folder / job))
         with self._lock:
             self._reap()
-            shutil.rmtree(self._folder / job, ignore_errors=True)
+            _remove(self._folder / job)
 
     def _spawn(self, job: JobId, folder: Path, node: int, runtime: str) -> None:
         own = folder / wire.agent_dir(node)
@@ -212,6 +214,22 @@ class LocalEngine:
                 if words.strip():
                     return words.decode("utf-8", "replace").strip()
         return "its agent ended without a word"
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also if a script has closed parts of it to itself."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    for parent, names, _ in os.walk(folder):  # from the top: what is opened is looked into
+        for name in names:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        log.warning("%s could not be removed; it takes space and does no harm", folder)
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:

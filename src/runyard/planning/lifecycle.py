@@ -1,7 +1,7 @@
 """How a run moves: pure functions from a record and what happened to the next record."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -12,7 +12,9 @@ from runyard.domain.states import TERMINAL, TRANSITIONS, RunState, advance
 from runyard.engines.base import JobPhase, JobStatus
 from runyard_runtime import wire
 
-MAX_TAKEOVERS = 5  # an agent that dies more often than this dies of something a restart won't mend
+# An agent that dies more often than this dies of something that a restart won't mend.
+MAX_TAKEOVERS = 5
+TAKEOVER_PERIOD = timedelta(minutes=10)
 
 
 def move(run: RunRecord, *states: RunState, now: datetime, **changes: object) -> RunRecord:
@@ -97,11 +99,23 @@ def _finish(run: RunRecord, report: AgentReport, now: datetime) -> RunRecord:
             message=f"The run took longer than max_run_duration_seconds={limit} and was canceled.",
         )
         return move(run, *path, RunState.CANCELED, now=now, error=error)
+    stopped = report.phase == wire.FINISHED and (report.stopped or not report.ranks)
     failed = report.phase == wire.FAILED or any(rank.exit_code for rank in report.ranks)
-    if not failed:
+    if not failed and not stopped:
         return move(run, *path, RunState.COMPLETED, now=now)
-    error = report.error or RunError(code="UserError", message=_exit_words(report))
+    if stopped:  # nobody here asked for it
+        error = report.error or RunError(code="Stopped", message=_stop_words(report))
+    else:
+        error = report.error or RunError(code="UserError", message=_exit_words(report))
     return move(run, *path, RunState.FAILED, now=now, error=error)
+
+
+def _stop_words(report: AgentReport) -> str:
+    what = "The script was ended" if report.ranks else "The script never ran"
+    return (
+        f"{what}: the agent was told to stop by somebody other than Runyard, e.g. a shutdown of "
+        "the machine."
+    )
 
 
 def _exit_words(report: AgentReport) -> str:
@@ -128,17 +142,24 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
     """What follows from a job's status for a run that has not ended; None: nothing."""
     if run.state in TERMINAL or job.phase in (JobPhase.PENDING, JobPhase.ACTIVE):
         return None
-    if run.takeovers < MAX_TAKEOVERS:
-        # The agent ended without a word that reached us. Its ranks may still be running, and
-        # what it had not shipped is still on its disk: another agent goes on from there.
-        waiting = run.waiting or "its agent was lost; another one takes over"
-        changed = msgspec.structs.replace(run, takeovers=run.takeovers + 1, waiting=waiting)
+    recent = run.taken_over is not None and now - run.taken_over < TAKEOVER_PERIOD
+    takeovers = run.takeovers + 1 if recent else 1
+    if job.phase is JobPhase.GONE and takeovers <= MAX_TAKEOVERS:
+        # The agent died. Its ranks may still be running, and what it had not shipped is still
+        # on its disk: another agent goes on from there.
+        changed = msgspec.structs.replace(
+            run,
+            takeovers=takeovers,
+            taken_over=now,
+            waiting=run.waiting or "its agent was lost; another one takes over",
+        )
         return Verdict(run=changed, take_over=True)
     if run.state is RunState.CANCEL_REQUESTED:
         return Verdict(run=move(run, RunState.CANCELED, now=now))
+    if job.phase is JobPhase.EXITED:
+        what = f"The agent ended with exit code {job.exit_code} and could not report."
+    else:
+        what = f"The agent of this run was lost {takeovers} times in a short while."
     detail = f" The engine says: {job.detail}" if job.detail else ""
-    error = RunError(
-        code="NodeLost",
-        message=f"The agent of this run was lost {run.takeovers + 1} times.{detail}",
-    )
+    error = RunError(code="NodeLost", message=what + detail)
     return Verdict(run=move(run, RunState.FAILED, now=now, error=error))
