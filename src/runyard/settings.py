@@ -14,6 +14,11 @@
 | RUNYARD_GRACE_SECONDS | between SIGTERM and SIGKILL of a rank | 10 |
 | RUNYARD_SAMPLE_SECONDS | between two samples of CPU, memory and GPU use; 0: never | 10 |
 | RUNYARD_BODY_LIMIT_MB | the largest request body but for blobs and logs | 64 |
+| RUNYARD_CONTAINERS | auto, require or never: may runs use docker or podman | auto |
+| RUNYARD_CACHE_GB | how large a node's cache of fetched data may grow | 50 |
+| RUNYARD_FETCH_LIMIT_GB | the largest file that is fetched from the web; 0: any | 0 |
+| RUNYARD_MIRRORS | JSON object: beginnings of web addresses, and what to fetch instead | {} |
+| RUNYARD_ALLOW_PRIVATE_ADDRESSES | 0 or 1: may data come from there | 1 on loopback, else 0 |
 | AML_SNAPSHOT_NO_FILE_LIMIT | v1's own: if set, a source folder may hold any number of files | |
 """
 
@@ -21,10 +26,15 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from runyard.domain.errors import Invalid
+
+Containers = Literal["auto", "require", "never"]
+GIGABYTE = 10**9
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +52,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: float = 10.0
     sample_seconds: float = 10.0
     body_limit_mb: int = 64
+    containers: Containers = "auto"
+    cache_gb: float = 50.0
+    fetch_limit_gb: float = 0.0
+    mirrors: dict[str, str] = {}
+    allow_private_addresses: bool | None = None  # None: as the host says, see `allows_private`
     snapshot_any_count: bool = False
 
     @property
@@ -59,6 +74,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """How many runs the local target works on at a time."""
         return self.local_slots or os.cpu_count() or 1
 
+    @property
+    def allows_private(self) -> bool:
+        """Whether data may come from private addresses: on one's own machine it may."""
+        if self.allow_private_addresses is not None:
+            return self.allow_private_addresses
+        return self.host in _LOOPBACK
+
+    @property
+    def fetch_limit_bytes(self) -> int | None:
+        """The largest file that is fetched from the web; None: any."""
+        return int(self.fetch_limit_gb * GIGABYTE) or None
+
 
 def default_home() -> Path:
     """Where everything is kept when RUNYARD_HOME is not set."""
@@ -73,7 +100,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         url=environ.get("RUNYARD_URL", "").rstrip("/"),
         token=environ.get("RUNYARD_TOKEN", ""),
         host=environ.get("RUNYARD_HOST") or "127.0.0.1",
-        port=int(_number(environ, "RUNYARD_PORT", 0)),
+        port=int(_number(environ, "RUNYARD_PORT", 0, most=65535)),
         allowed_hosts=tuple(name.strip() for name in hosts.split(",") if name.strip()),
         database=environ.get("RUNYARD_DATABASE", ""),
         blobs=environ.get("RUNYARD_BLOBS", ""),
@@ -81,23 +108,80 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         grace_seconds=_number(environ, "RUNYARD_GRACE_SECONDS", 10),
         sample_seconds=_number(environ, "RUNYARD_SAMPLE_SECONDS", 10),
         body_limit_mb=int(_number(environ, "RUNYARD_BODY_LIMIT_MB", 64)),
+        containers=_containers(environ.get("RUNYARD_CONTAINERS", "")),
+        cache_gb=_number(environ, "RUNYARD_CACHE_GB", 50),
+        fetch_limit_gb=_number(environ, "RUNYARD_FETCH_LIMIT_GB", 0),
+        mirrors=_mirrors(environ.get("RUNYARD_MIRRORS", "")),
+        allow_private_addresses=_choice(
+            "RUNYARD_ALLOW_PRIVATE_ADDRESSES", environ.get("RUNYARD_ALLOW_PRIVATE_ADDRESSES", "")
+        ),
         snapshot_any_count=bool(environ.get("AML_SNAPSHOT_NO_FILE_LIMIT")),
     )
 
 
-def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+def _number(
+    environ: Mapping[str, str], name: str, default: float, *, most: int | None = None
+) -> float:
     text = environ.get(name) or str(default)
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < math.inf:
+    if not 0 <= number < math.inf or (most is not None and number > most):
+        limit = "" if most is None else f", {most} at most"
         raise Invalid(
             f"The setting {name}={text!r} makes no sense.",
-            why="It must be a number that is not negative.",
+            why=f"It must be a number that is not negative{limit}.",
             fix=f"Correct it, or unset it (the default is {default:g}).",
         )
     return number
+
+
+def _containers(text: str) -> Containers:
+    try:
+        mode: Containers = msgspec.convert(text.strip().lower() or "auto", Containers)
+    except msgspec.ValidationError:
+        raise Invalid(
+            f"The setting RUNYARD_CONTAINERS={text!r} makes no sense.",
+            why="It is auto (where it is possible), require (or fail) or never.",
+            fix="Correct it, or unset it (the default is auto).",
+        ) from None
+    return mode
+
+
+def _mirrors(text: str) -> dict[str, str]:
+    if not text.strip():
+        return {}
+    try:
+        mirrors = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise Invalid(
+            "The setting RUNYARD_MIRRORS makes no sense.",
+            why=f"{error}.",
+            fix='Write {"http://old.example/": "https://new.example/copy/"}, or unset it.',
+        ) from None
+    for address in (*mirrors, *mirrors.values()):
+        if not address.startswith(("http://", "https://")):
+            raise Invalid(
+                f"RUNYARD_MIRRORS has {address!r}, which is not the beginning of an address.",
+                fix="Begin it with http:// or https://.",
+            )
+    return mirrors
+
+
+def _choice(name: str, text: str) -> bool | None:
+    known = {
+        "": None,
+        "0": False,
+        "false": False,
+        "no": False,
+        "1": True,
+        "true": True,
+        "yes": True,
+    }
+    if text.strip().lower() not in known:
+        raise Invalid(f"The setting {name}={text!r} makes no sense.", fix="Set it to 0 or 1.")
+    return known[text.strip().lower()]
 
 
 def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -129,4 +213,11 @@ def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         "RUNYARD_GRACE_SECONDS": str(settings.grace_seconds),
         "RUNYARD_SAMPLE_SECONDS": str(settings.sample_seconds),
         "RUNYARD_BODY_LIMIT_MB": str(settings.body_limit_mb),
+        "RUNYARD_CONTAINERS": settings.containers,
+        "RUNYARD_CACHE_GB": str(settings.cache_gb),
+        "RUNYARD_FETCH_LIMIT_GB": str(settings.fetch_limit_gb),
+        "RUNYARD_MIRRORS": msgspec.json.encode(settings.mirrors).decode(),
+        "RUNYARD_ALLOW_PRIVATE_ADDRESSES": {None: "", True: "1", False: "0"}[
+            settings.allow_private_addresses
+        ],
     }

@@ -6,7 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runyard.cli.console import Cell, clip, plain, render_table, text_width
+from runyard.cli.console import (
+    MAX_CELL,
+    MAX_NAME,
+    Cell,
+    clip,
+    fields,
+    plain,
+    render_table,
+    text_width,
+)
 from runyard.cli.doctor import (
     Check,
     Verdict,
@@ -25,6 +34,7 @@ from runyard.cli.render import (
     remark,
     render_age,
     render_span,
+    run_headers,
     run_row,
     size_text,
 )
@@ -79,8 +89,26 @@ def test_ages_have_one_unit(seconds: int, expected: str) -> None:
 def test_a_row_says_what_a_run_waits_for_or_its_first_error() -> None:
     texts = [cell.text for cell in run_row(RUN, NOW)]
     assert texts == ["digits_1_ab12", "digits", "Running", "2h", "1m 35s", ""]
+    assert len(texts) == len(run_headers())
     assert remark(msgspec.structs.replace(RUN, waiting="a free slot")) == "a free slot"
     assert remark(msgspec.structs.replace(RUN, error=ERROR)) == "boom"
+
+
+def test_a_child_is_marked_and_a_list_of_all_workspaces_names_them() -> None:
+    child = msgspec.structs.replace(RUN, spec=msgspec.structs.replace(RUN.spec, parent="p"))
+    texts = [cell.text for cell in run_row(child, NOW, everywhere=True)]
+    assert texts[:3] == ["↳ digits_1_ab12", "w", "digits"]
+    assert run_headers(everywhere=True)[:3] == ("RUN", "WORKSPACE", "EXPERIMENT")
+
+
+def test_names_of_strangers_are_cut_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    fields({"n" * 10_000: "1", "a\nb": "2", "日本": "3"})
+    long, odd, wide = capsys.readouterr().out.splitlines()
+    assert long == "n" * (MAX_NAME - 1) + "…  1"
+    assert odd == r"a\nb".ljust(MAX_NAME) + "  2"
+    assert text_width(wide) == MAX_NAME + 3
+    (_, row) = render_table(("A",), [[Cell("x" * 10_000)]], width=None)
+    assert len(row) == MAX_CELL
 
 
 def test_the_error_has_rank_exit_code_and_traceback() -> None:
@@ -113,8 +141,15 @@ def test_metrics_are_shown_by_their_last_values() -> None:
             series("nan", {"f": "nan"}),
             series("word", "x" * 200),
             series("cpu", 1.0, kind=MetricKind.SYSTEM),
+            series("mix", 1, 2),
+            series("mix", [7], kind=MetricKind.LIST),
         ]
-    ) == {"loss": "0.123457  (last of 2)", "nan": "nan", "word": "x" * 79 + "…"}
+    ) == {
+        "loss": "0.123457  (last of 2)",
+        "nan": "nan",
+        "word": "x" * 79 + "…",
+        "mix": "2  (last of 3)",
+    }
 
 
 def test_sizes_in_words() -> None:
@@ -142,7 +177,7 @@ def test_a_table_gives_way_to_the_terminal() -> None:
 
 
 def test_text_of_strangers_cannot_move_the_cursor() -> None:
-    assert plain("a\x1b[2Jb\rc\td\ne") == "a�[2Jb�c d e"
+    assert plain("a\x1b[2Jb\rc\td\ne") == r"a\x1b[2Jb\rc d\ne"
     assert plain("a\nb", keep_lines=True) == "a\nb"
     assert clip("日本語", 5) == "日本…"
 

@@ -164,6 +164,27 @@ def test_ls_is_newest_first_and_narrowed(
     assert (out, "No runs that fit" in err) == ("", True)
 
 
+def test_children_are_listed_on_demand_and_never_the_latest(yard: Yard) -> None:
+    (yard.folder / "parent.py").write_text(
+        "from azureml.core import Run\nwith Run.get_context().child_run('a child'): pass\n"
+    )
+    options = ("--wait", "--experiment", "family", "--python", sys.executable)
+    parent = yard.run("submit", *options, "parent.py")[0].strip()
+    assert yard.json("show", "--json", "latest")["run"]["id"] == parent
+    assert "↳" not in yard.run("ls", "--experiment", "family")[0]
+    listed = yard.run("ls", "--experiment", "family", "--children")[0].splitlines()
+    assert [line.startswith("↳ ") for line in listed] == [False, True, False]
+    assert listed[2].startswith(parent)
+
+
+def test_outside_a_workspace_the_list_names_them(yard: Yard, good: dict[str, Any]) -> None:
+    outside = Yard(yard.folder.parent, Path(yard.environ["RUNYARD_HOME"]))
+    head, *lines = outside.run("ls")[0].splitlines()
+    assert head.split()[:2] == ["RUN", "WORKSPACE"]
+    assert good["id"] in {line.split()[0] for line in lines}
+    assert {line.split()[1] for line in lines} == {"digits"}
+
+
 def test_a_run_is_found_by_a_part_of_its_name(
     yard: Yard, good: dict[str, Any], bad: dict[str, Any]
 ) -> None:
@@ -174,6 +195,7 @@ def test_a_run_is_found_by_a_part_of_its_name(
     document = json.loads(yard.run("show", "--json", "nothing", code=1)[0])
     assert document["error"]["code"] == "not_found"
     assert "runyard ls" in document["error"]["fix"]
+    assert set(document["error"]) == {"code", "what", "why", "fix"}
 
 
 def test_an_ambiguous_name_lists_what_it_may_mean(yard: Yard) -> None:
@@ -228,6 +250,14 @@ def test_open_gives_a_link_that_opens(yard: Yard, good: dict[str, Any]) -> None:
         assert good["id"] in page.read().decode()
 
 
+def test_open_without_a_run_gives_a_link_to_the_list(yard: Yard, good: dict[str, Any]) -> None:
+    from urllib.request import HTTPCookieProcessor, build_opener
+
+    url = yard.run("open")[0].strip()
+    with build_opener(HTTPCookieProcessor()).open(url, timeout=10) as page:
+        assert good["id"] in page.read().decode()
+
+
 def test_init_is_idempotent_and_never_takes_anothers_folder(yard: Yard) -> None:
     before = (yard.folder / "config.json").read_text()
     assert yard.json("init", "--json")["workspace"] == "digits"
@@ -236,12 +266,38 @@ def test_init_is_idempotent_and_never_takes_anothers_folder(yard: Yard) -> None:
     other = Yard(yard.folder.parent / "Höhle 7", Path(yard.environ["RUNYARD_HOME"]))
     other.folder.mkdir()
     assert other.json("init", "--json")["workspace"] == "H-hle-7"
-    (other.folder / "config.json").write_text("{broken")
-    assert "cannot be used" in other.run("ls", code=1)[1]
-    assert "cannot be used" in other.run("init", code=1)[1]
-    assert other.json("doctor", "--json", code=1)[-1]["verdict"] == "fail"
     assert other.json("init", "--force", "--json", "mine")["workspace"] == "mine"
     assert "is not a valid workspace name" in other.run("init", "--force", "a b", code=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("{broken", "Expecting property"), ("{}", "no 'workspace_name'")]
+)
+def test_a_damaged_config_is_said_alike_everywhere_and_can_be_mended(
+    yard: Yard, tmp_path: Path, text: str, why: str
+) -> None:
+    damaged = Yard(tmp_path, Path(yard.environ["RUNYARD_HOME"]))
+    config = tmp_path / ".azureml" / "config.json"
+    config.parent.mkdir()
+    config.write_text(text)
+    (tmp_path / "x.py").touch()
+    for command in (["ls"], ["init"], ["submit", "x.py"]):
+        told = json.loads(damaged.run(command[0], "--json", *command[1:], code=1)[0])["error"]
+        assert told["what"] == f"The workspace configuration '{config}' cannot be used."
+        assert why in told["why"]
+        assert told["fix"].endswith("runyard init NAME")
+    # What is about the server alone does not need it.
+    assert damaged.json("status", "--json")["running"] is True
+    assert "cannot be used" in damaged.run("status")[0]
+    assert "already runs" in damaged.run("up", "--detach")[0]
+    checks = {check["name"]: check for check in damaged.json("doctor", "--json", code=1)}
+    assert checks["workspace"]["verdict"] == "fail"
+    assert why in checks["workspace"]["text"]
+    assert checks["workspace"]["fix"].startswith("Correct it, or")
+    assert checks["server"]["verdict"] == "ok"
+    assert "config.json.damaged now" in damaged.run("init", "mended")[1]
+    assert (tmp_path / ".azureml" / "config.json.damaged").read_text() == text
+    assert "mended" in damaged.run("status")[0]
 
 
 def test_status_says_where_the_server_is(yard: Yard) -> None:
@@ -286,10 +342,27 @@ def test_wrong_usage_is_said(yard: Yard, arguments: list[str], code: int, expect
         ({"RUNYARD_URL": "http://127.0.0.1:9"}, "RUNYARD_TOKEN is not"),
         ({"RUNYARD_URL": "nonsense", "RUNYARD_TOKEN": "t"}, "is not the address of a server"),
         ({"RUNYARD_PORT": "many"}, "The setting RUNYARD_PORT='many' makes no sense"),
+        ({"RUNYARD_URL": "http://127.0.0.1:9", "RUNYARD_TOKEN": "t"}, "Check RUNYARD_URL"),
     ],
 )
 def test_a_wrong_setting_is_said(yard: Yard, environ: dict[str, str], expected: str) -> None:
     assert expected in yard.run("ls", code=1, environ=environ)[1]
+
+
+def test_the_doctor_says_that_a_token_does_not_work(yard: Yard) -> None:
+    remote = {"RUNYARD_URL": yard.json("status", "--json")["url"], "RUNYARD_TOKEN": "wrong"}
+    checks = json.loads(yard.run("doctor", "--json", code=1, environ=remote)[0])
+    assert next(check for check in checks if check["name"] == "token")["verdict"] == "fail"
+    token = Path(yard.environ["RUNYARD_HOME"]) / "token"
+    good = token.read_text()
+    try:
+        token.write_text("another" * 5)
+        checks = yard.json("doctor", "--json", code=1)
+        check = next(check for check in checks if check["name"] == "token")
+        assert check["verdict"] == "fail"
+        assert "runyard down && runyard up --detach" in check["fix"]
+    finally:
+        token.write_text(good)
 
 
 def test_the_server_in_the_foreground_stops_with_ctrl_c(tmp_path: Path) -> None:

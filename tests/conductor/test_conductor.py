@@ -1,9 +1,11 @@
 """The conductor over a real store, with a fake engine and a fake builder behind their seams."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +21,7 @@ from runyard.domain.errors import (
     EngineFailed,
     Invalid,
     NotFound,
+    Unavailable,
     Unsupported,
 )
 from runyard.domain.files import FileEntry, Manifest, manifest_digest
@@ -36,7 +39,7 @@ from runyard.domain.workspaces import WorkspaceRecord
 from runyard.engines.base import JobId
 from runyard.settings import Settings
 from runyard.stores import open_store
-from runyard.stores.base import Store
+from runyard.stores.base import Records, Store
 from runyard.testing.fake_builder import FakeBuilder
 from runyard.testing.fake_engine import FakeEngine
 from runyard_runtime import wire
@@ -284,11 +287,101 @@ def test_children_of_an_ended_run_end_with_it(
     conductor = start()
     run = submit(store, conductor, submission())
     until(lambda: engine.starts)
-    spec = RunSpec(workspace="ws", experiment="exp", parent=run.id)
-    child = runs.submit(store, Submission(spec=spec), NOW)
+    child = runs.submit(store, child_of(run), NOW)
+    grandchild = runs.submit(store, child_of(child), NOW)
     assert child.state is S.RUNNING
     finish(store, conductor, run, exit_code=1)
     until(lambda: state_of(store, child) is S.FAILED)
+    until(lambda: state_of(store, grandchild) is S.FAILED)
+
+
+def test_a_bug_in_starting_a_run_does_not_hold_its_slot(
+    store: Store, engine: FakeEngine, start: Start
+) -> None:
+    engine.refuse = ZeroDivisionError("a bug")
+    conductor = start()
+    broken = submit(store, conductor, submission())
+    until(lambda: state_of(store, broken) is S.FAILED)
+    others = [submit(store, conductor, submission()) for _ in range(2)]
+    until(lambda: engine.starts == [job_of(run) for run in others])
+
+
+class Hiccup:
+    """Stands before the records of a store and fails as often as `failing` says."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.failing = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if self.failing > 0:
+            self.failing -= 1
+            raise Unavailable("the database is away")
+        return getattr(self._records, name)
+
+
+@pytest.fixture
+def hiccup(store: Store) -> Hiccup:
+    hiccup = Hiccup(store.records)
+    store.records = hiccup
+    return hiccup
+
+
+def test_a_run_is_not_forgotten_because_the_database_was_away(
+    store: Store, engine: FakeEngine, start: Start, hiccup: Hiccup
+) -> None:
+    conductor = start()
+    run = runs.submit(store, submission(), NOW)
+    hiccup.failing = 1
+    conductor.wake(run.id)
+    until(lambda: engine.starts == [job_of(run)])
+
+
+def test_recovery_waits_for_the_database_and_leaves_running_jobs_alone(
+    store: Store, engine: FakeEngine, start: Start, hiccup: Hiccup
+) -> None:
+    conductor = start()
+    run = submit(store, conductor, submission())
+    until(lambda: engine.starts)
+    conductor.stop()
+    hiccup.failing = 1
+    conductor = start()
+    until(lambda: hiccup.failing == 0)
+    other = submit(store, conductor, submission())
+    until(lambda: len(engine.starts) == 2)
+    assert engine.stopped == []
+    finish(store, conductor, run)
+    finish(store, conductor, other)
+    assert state_of(store, run) is S.COMPLETED
+
+
+def test_children_whose_parent_ended_unseen_end_at_the_next_start(
+    store: Store, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    run = submit(store, conductor, submission())
+    until(lambda: engine.starts)
+    child = runs.submit(store, child_of(run), NOW)
+    grandchild = runs.submit(store, child_of(child), NOW)
+    mine = runs.submit(store, Submission(spec=RunSpec(workspace="ws", experiment="exp")), NOW)
+    conductor.stop()
+    finish(store, conductor, run)
+    start()
+    until(lambda: state_of(store, grandchild) is S.COMPLETED)
+    until(lambda: state_of(store, child) is S.COMPLETED)
+    assert state_of(store, mine) is S.RUNNING
+
+
+def child_of(run: RunRecord) -> Submission:
+    return Submission(spec=RunSpec(workspace="ws", experiment="exp", parent=run.id))
+
+
+def test_a_blob_that_is_no_tree_is_not_taken_for_a_snapshot(store: Store) -> None:
+    data = b"print('I am a script')"
+    digest = hashlib.sha256(data).hexdigest()
+    store.blobs.put(digest, [data])
+    with pytest.raises(Invalid, match="no file tree"):
+        runs.submit(store, msgspec.structs.replace(submission(snapshot=digest), manifest=None), NOW)
 
 
 # ---- what users may do to a run --------------------------------------------------------------

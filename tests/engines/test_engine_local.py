@@ -1,13 +1,17 @@
 """The local engine: the promises of every engine, and what is its own."""
 
+import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runyard.domain.errors import Invalid
 from runyard.engines import ENGINES
-from runyard.engines.base import NodeGroup
+from runyard.engines.base import JobId, NodeGroup
 from runyard.engines.local import LocalEngine, clean_environment
 from runyard.testing.engine_suite import (
     DRIVER_LOG,
@@ -73,6 +77,35 @@ def test_the_engine_leaves_no_zombies(tmp_path: Path) -> None:
         ended(engine, job)
         engine.forget(job)
         wait_until(lambda: not engine.poll([]) and not _children() - before)
+
+
+@pytest.fixture
+def ordinary_folder() -> Iterator[Path]:
+    """A folder of an ordinary user, who this process is meanwhile: root may remove anything."""
+    folder = Path(tempfile.mkdtemp(prefix="ry-engine-"))
+    user = 65534 if os.geteuid() == 0 else os.geteuid()
+    os.chown(folder, user, -1)
+    before = os.geteuid()
+    os.seteuid(user)
+    try:
+        yield folder
+    finally:
+        os.seteuid(before)
+        shutil.rmtree(folder)
+
+
+def test_folders_that_a_script_closed_are_removed_too(ordinary_folder: Path) -> None:
+    elsewhere = ordinary_folder / "elsewhere"
+    elsewhere.mkdir(mode=0o500)
+    closed = ordinary_folder / "jobs" / "job" / "work" / "closed"
+    (closed / "inner").mkdir(parents=True)
+    (closed / "link").symlink_to(elsewhere)
+    (closed / "inner" / "file").touch()
+    (closed / "inner").chmod(0o000)
+    closed.chmod(0o500)
+    LocalEngine(ordinary_folder / "jobs").forget(JobId("job"))
+    assert not (ordinary_folder / "jobs" / "job").exists()
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o500
 
 
 def _children() -> set[str]:

@@ -100,6 +100,14 @@ def test_the_message_says_what_happened(code: int, log: str, part: str) -> None:
     assert (error["code"], error["rank"], error["exit_code"]) == ("UserError", 1, code)
 
 
+def test_an_end_that_nobody_saw_is_not_blamed_on_memory() -> None:
+    error = diagnose(None, VALUE.encode(), 0)
+    assert (error["code"], error["exit_code"]) == ("ExitCodeUnknown", None)
+    assert "is not known: its agent and its keeper" in error["message"]
+    assert "memory" not in error["message"]
+    assert error["traceback"].endswith("ValueError: bad learning rate")
+
+
 def test_a_good_end_needs_no_words() -> None:
     assert diagnose(0, VALUE.encode(), 0) is None
 

@@ -312,3 +312,52 @@ raise SystemExit(7)
     wait_until(lambda: not lives(keeper))
     gate.touch()
     assert ended(engine, job).exit_code == 7
+
+
+def test_when_all_who_watched_were_killed_the_words_do_not_guess(
+    engine: LocalEngine, server: FakeServer, tmp_path: Path
+) -> None:
+    code = "import os, time\nprint('pids', os.getppid(), os.getpid(), flush=True)\ntime.sleep(600)"
+    group = job_group(server, code)
+    job = engine.start(group)
+    watched = printed_pids(server)
+    for pid in (agent_pid(tmp_path / "jobs" / "job"), *watched):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
+    engine.start(group)
+    ended(engine, job)
+    error = server.report("finished")["error"]
+    assert error["code"] == "ExitCodeUnknown"  # type: ignore[index]
+    assert "rank 0 is over; its exit code is not known" in server.log(wire.CONTROL_LOG)
+
+
+def test_what_variables_stand_for_is_not_in_the_agents_account(
+    engine: LocalEngine, server: FakeServer
+) -> None:
+    arguments = ["-c", "import sys; print(len(sys.argv[1]))", "$PASSWORD"]
+    run(engine, server, "", arguments=arguments, variables={"PASSWORD": "hush-hush"})
+    assert server.log(DRIVER_LOG) == "9\n"
+    account = server.log(wire.CONTROL_LOG)
+    assert "print(len(sys.argv[1])) $PASSWORD" in account
+    assert "hush-hush" not in account
+
+
+def test_a_script_cannot_report_the_end_of_its_own_run(
+    engine: LocalEngine, server: FakeServer
+) -> None:
+    code = """
+import json, os, urllib.error, urllib.parse, urllib.request
+request = urllib.request.Request(
+    "%s/api/v1/runs/%s/reports" % (os.environ["AZUREML_SERVICE_ENDPOINT"],
+                                   urllib.parse.quote(os.environ["AZUREML_RUN_ID"], safe="")),
+    json.dumps({"attempt": 1, "phase": "finished", "ranks": []}).encode(),
+    {"Authorization": "Bearer " + os.environ["AZUREML_RUN_TOKEN"]})
+try:
+    urllib.request.urlopen(request)
+except urllib.error.HTTPError as error:
+    print("refused", error.code)
+    error.close()
+"""
+    run(engine, server, code)
+    assert server.log(DRIVER_LOG) == "refused 403\n"
+    assert server.report("finished")["ranks"] == [{"rank": 0, "exit_code": 0}]

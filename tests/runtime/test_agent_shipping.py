@@ -153,6 +153,22 @@ with open(os.path.join(os.environ["RUNYARD_JOB_DIR"], "events", "0.jsonl"), "w")
     assert len(posts) <= 2
 
 
+def test_an_event_that_is_too_long_does_not_cost_the_later_ones(
+    engine: LocalEngine, server: FakeServer
+) -> None:
+    code = """
+import os
+with open(os.path.join(os.environ["RUNYARD_JOB_DIR"], "events", "0.jsonl"), "w") as events:
+    events.write('{"e":"metric","n":"long","v":"' + "x" * (70 << 20) + '"}\\n')
+    events.write('{"e":"metric","n":"later","v":1}\\n')
+"""
+    ended(engine, engine.start(job_group(server, code)))
+    lines = server.stream("events", "0.jsonl").split(b"\n")
+    assert lines[1] == b'{"e":"metric","n":"later","v":1}'
+    account = server.log(wire.CONTROL_LOG)
+    assert account.count("a line of 0.jsonl is not kept: it is longer than 33554432 bytes") == 1
+
+
 def test_a_log_that_is_rotated_goes_on_under_a_new_name(
     engine: LocalEngine, server: FakeServer, tmp_path: Path
 ) -> None:
@@ -260,6 +276,32 @@ def test_a_file_that_changes_between_reading_and_sending_is_read_again(
     link.close()
     assert server.file("outputs/model") == b"second, longer"
     assert outputs.pending() == []
+
+
+def test_a_file_that_vanishes_before_it_is_sent_does_not_hold_up_the_others(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    (work / "outputs").mkdir(parents=True)
+    for name in ("checkpoint-1", "checkpoint-2"):
+        (work / "outputs" / name).write_text(name)
+
+    class Vanishing(ServerLink):
+        def call(self, method, path, body=b"", patience=None):  # type: ignore[no-untyped-def]
+            if path.endswith("missing"):
+                (work / "outputs" / "checkpoint-1").unlink(missing_ok=True)
+            return super().call(method, path, body, patience)  # type: ignore[no-untyped-call]
+
+    def never(seconds: float) -> None:
+        raise AssertionError("it took the file's trouble for the server's and waited")
+
+    link: ServerLink = Vanishing(server.url, TOKEN, sleep=never)  # type: ignore[no-untyped-call]
+    notes: list[str] = []
+    outputs = Outputs("fake run/1", str(work), notes.append)
+    outputs.upload(link, outputs.pending())
+    link.close()
+    assert server.file("outputs/checkpoint-2") == b"checkpoint-2"
+    assert notes == ["warning: 'outputs/checkpoint-1' is not kept: it vanished before it was sent"]
 
 
 def test_a_run_that_is_no_more_is_given_up_after_a_while(server: FakeServer) -> None:

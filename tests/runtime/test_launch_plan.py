@@ -9,6 +9,7 @@ from runyard_runtime import launch, wire
 JOB = {
     "run_id": "r1",
     "token": "secret",
+    "agent_token": "the agent's alone",
     "workspace": "ws",
     "experiment": "exp",
     "subscription_id": "sub",
@@ -54,6 +55,12 @@ def test_v1s_variables_are_there() -> None:
     assert env[wire.ADDRESS_FILE] == "/home/address.json"
     assert env["PYTHONUNBUFFERED"] == "1"
     assert wire.SECONDARY_INSTANCE not in env
+
+
+def test_the_agents_token_is_not_for_the_ranks() -> None:
+    process = only(prefix=["docker", "run", "{variables}"], remove=["docker", "rm"])
+    assert "secret" in process.env.values()
+    assert "the agent's alone" not in f"{process.argv} {process.env}"
 
 
 def test_the_environments_programs_come_first() -> None:
@@ -110,3 +117,23 @@ def test_a_command_is_run_as_it_is(arguments: list[str], argv: list[str]) -> Non
 def test_an_unknown_launcher_is_named_with_those_there_are() -> None:
     with pytest.raises(launch.UnknownLauncher, match=r"no launcher 'smoke'; .* single"):
         only(launcher={"kind": "smoke"})
+
+
+@pytest.mark.parametrize(
+    ("share", "threads", "gpus"),
+    [
+        ({}, None, None),
+        ({"cores": [4], "gpus": [["2", "3"]]}, "4", "2,3"),
+        ({"cores": [4], "gpus": [[]]}, "4", ""),
+    ],
+)
+def test_ranks_are_kept_to_the_share_of_their_node(
+    share: dict[str, object], threads: str | None, gpus: str | None
+) -> None:
+    env = only(**share).env
+    assert env.get("OMP_NUM_THREADS") == threads
+    assert env.get("CUDA_VISIBLE_DEVICES") == gpus
+
+
+def test_the_users_own_number_of_threads_wins() -> None:
+    assert only(cores=[4], variables={"OMP_NUM_THREADS": "1"}).env["OMP_NUM_THREADS"] == "1"

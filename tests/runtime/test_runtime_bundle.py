@@ -8,11 +8,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from runyard.domain.metrics import MetricKind, Series, view
-from runyard_runtime import bundle, exceptions, records
+from runyard_runtime import bundle, exceptions
 
 PACKAGE = Path(bundle.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -94,27 +92,6 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (target / "mark").touch()
     bundle.materialize(str(target))
     assert (target / "mark").exists()
-
-
-POINTS: list[tuple[MetricKind, list[object]]] = [
-    (MetricKind.SCALAR, [1.5]),
-    (MetricKind.SCALAR, [1.5, "two"]),
-    (MetricKind.LIST, [[1, 2], [3]]),
-    (MetricKind.ROW, [{"x": 1, "y": [2]}]),
-    (MetricKind.ROW, [{"x": 1}, {"x": 2, "y": 3}]),
-    (MetricKind.TABLE, [{"x": [1, 2], "y": [3]}]),
-    (MetricKind.IMAGE, ["roc.png"]),
-    (MetricKind.RESIDUALS, [{"schema_type": "residuals"}]),
-    (MetricKind.SYSTEM, [1.0]),
-]
-
-
-@pytest.mark.parametrize(("kind", "values"), POINTS)
-def test_metrics_look_the_same_in_a_job_and_on_the_client(
-    kind: MetricKind, values: list[object]
-) -> None:
-    series = Series(name="m", kind=kind, values=values, steps=[None], times=[0.0])
-    assert records.metrics_view([msgspec.to_builtins(series)]) == view([series])
 
 
 def test_every_exception_of_v1_is_named() -> None:

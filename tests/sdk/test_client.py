@@ -243,6 +243,12 @@ def test_what_may_have_been_done_is_not_repeated(yard: Yard, client: Client, met
     assert len(yard.seen) == 1
 
 
+def test_an_address_that_never_answered_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runyard.sdk.client.FIRST_PATIENCE_SECONDS", 0.2)
+    with pytest.raises(Unavailable, match=r"times in 0\.\d seconds"):
+        Client(closed_port(), TOKEN).request("GET", "/x", answer=int)
+
+
 def test_an_unreachable_server_is_said_with_what_was_tried() -> None:
     url = closed_port()
     client = Client(url, TOKEN, patience_seconds=0.2)
@@ -251,7 +257,7 @@ def test_an_unreachable_server_is_said_with_what_was_tried() -> None:
     assert url in caught.value.what
     assert "times" in caught.value.why
     assert "connection refused" in caught.value.why
-    assert "runyard up" in caught.value.fix
+    assert "RUNYARD_URL" in caught.value.fix
 
 
 def test_a_server_that_hangs_is_given_up(yard: Yard) -> None:

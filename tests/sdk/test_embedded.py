@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from runyard import __version__
@@ -210,13 +211,46 @@ def test_the_server_of_another_home_is_not_ours(settings: Settings, tmp_path: Pa
         embedded.stop(other)
 
 
+def test_a_pid_that_is_another_homes_server_now_is_left_alone(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = Settings(home=tmp_path / "other", sample_seconds=0)
+    try:
+        theirs = embedded.ensure_running(other)
+        write_address(settings.home, pid=theirs.pid)  # at an address where nobody answers
+        assert not embedded.stop(settings)
+        assert embedded.status(other).server is not None
+    finally:
+        embedded.stop(other)
+
+
+def test_a_token_without_an_address_is_said_to_be_ignored(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    lonely = msgspec.structs.replace(settings, token="t" * 20)
+    with caplog.at_level(logging.WARNING):
+        ask(embedded.connect(lonely))
+    assert "RUNYARD_TOKEN is ignored" in caplog.text
+
+
+def test_a_damaged_token_file_says_how_to_have_a_new_one(settings: Settings) -> None:
+    embedded.ensure_running(settings)
+    (settings.home / "token").write_text("")
+    with pytest.raises(RunyardError, match="is empty") as caught:
+        embedded.ensure_running(settings)
+    assert f"rm '{settings.home / 'token'}' && runyard down" in caught.value.fix
+    (settings.home / "token").unlink()
+    assert embedded.stop(settings)
+    assert ask(embedded.connect(settings))
+
+
 def test_a_token_that_does_not_fit_is_said_at_once(settings: Settings) -> None:
     server = embedded.ensure_running(settings)
     (settings.home / "token").write_text("x" * 30)
     with pytest.raises(RunyardError) as caught:
         embedded.ensure_running(settings)
     assert "does not accept our token" in caught.value.what
-    assert f"kill -9 {server.pid}" in caught.value.fix
+    assert "runyard down && runyard up --detach" in caught.value.fix
     with pytest.raises(Denied):
         ask(Client(server.url, "wrong"))
 
@@ -296,6 +330,7 @@ def test_a_server_that_cannot_start_says_why(settings: Settings) -> None:
         embedded.ensure_running(bad)
     assert "exit code" in caught.value.why
     assert "mysql" in caught.value.why
+    assert str(caught.value).count("fix: ") == 1
 
 
 def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:

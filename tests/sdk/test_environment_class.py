@@ -16,6 +16,7 @@ from runyard.sdk.environment import (
     SparkPackage,
 )
 from runyard.sdk.exceptions import UserErrorException
+from runyard.sdk.workspace import Workspace
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -77,8 +78,20 @@ def test_a_file_without_python_gets_one_with_a_warning(tmp_path: Path) -> None:
     file = written(tmp_path / "c.yml", "dependencies:\n- numpy\n")
     with pytest.warns(UserWarning, match="names no Python"):
         env = Environment.from_conda_specification("e", file)
-    assert env.to_spec().python == OWN
+    assert env.python.conda_dependencies.get_python_version() == OWN
+    assert env.to_spec().python is None, "shown as v1 shows one, but nobody asked for it"
     assert env.to_spec().conda == ("numpy",)
+
+
+def test_a_python_version_is_a_wish_only_if_the_user_says_it() -> None:
+    env = Environment("e")
+    env.python.conda_dependencies.add_pip_package("six")
+    assert env.to_spec().python is None
+    assert env.clone("f").to_spec().python is None
+    env.python.conda_dependencies.set_python_version(OWN)
+    assert env.to_spec().python == OWN
+    env.python.conda_dependencies = CondaDependencies.create(python_version="3.8")
+    assert env.to_spec().python == "3.8"
 
 
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -137,7 +150,7 @@ def test_requirements_with_includes_comments_and_continuations(tmp_path: Path) -
         "numpy \\\n  >=1.16\n\n",
     )
     spec = Environment.from_pip_requirements("e", file, pip_version="20.2").to_spec()
-    assert spec.python == OWN
+    assert spec.python is None
     assert spec.conda == ()
     assert [" ".join(line.split()) for line in spec.pip] == [
         "--extra-index-url https://host/simple#egg",
@@ -253,13 +266,48 @@ def test_a_conda_file_named_in_the_section_is_read_when_needed(tmp_path: Path) -
     assert env.to_spec().python == "3.6.2"
 
 
-def test_what_needs_the_registry_says_that_it_comes_later() -> None:
-    env = Environment("e")
-    for call in (env.register, env.build, Environment.list, env.get_image_details):
-        with pytest.raises(UserErrorException, match="not in this release"):
-            call(None)
+LOCK = """\
+# lock of 'tf', made by Runyard
+# python 3.6.15
+# asked for Python 3.6.2, using 3.6.15
+numpy==1.19.5
+torch==1.6.0+cpu
+mine @ https://host/mine-1.whl
+"""
+
+
+def test_a_lock_is_an_environment_again(tmp_path: Path) -> None:
+    env = Environment.from_lock("again", written(tmp_path / "tf.lock", LOCK))
+    spec = env.to_spec()
+    assert spec.python == "3.6.15"
+    assert spec.pip == ("numpy==1.19.5", "torch==1.6.0+cpu", "mine @ https://host/mine-1.whl")
+
+
+def test_a_lock_with_conda_packages_is_one_too(tmp_path: Path) -> None:
+    text = "# python 3.8.20\nlibfoo==1.2=h12_0\npython==3.8.20=h4a_0\nsix==1.16.0\n"
+    spec = Environment.from_lock("again", written(tmp_path / "c.lock", text)).to_spec()
+    assert (spec.python, spec.conda, spec.pip) == (
+        "3.8.20",
+        ("libfoo==1.2=h12_0",),
+        ("six==1.16.0",),
+    )
+
+
+def test_what_leaves_versions_open_is_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(UserErrorException, match="numpy"):
+        Environment.from_lock("again", written(tmp_path / "loose.lock", "numpy>=1.19\n"))
+    with pytest.raises(UserErrorException, match="cannot be read"):
+        Environment.from_lock("again", tmp_path / "nothere.lock")
+
+
+def test_a_version_and_a_label_are_one_too_many(ws: Workspace) -> None:
     with pytest.raises(UserErrorException, match="not both"):
-        Environment.get(None, "x", version="1", label="y")
+        Environment.get(ws, "x", version="1", label="y")
+
+
+def test_private_wheels_come_later(ws: Workspace) -> None:
+    with pytest.raises(UserErrorException, match="not in this release"):
+        Environment.add_private_pip_wheel(ws, "x.whl")
 
 
 def test_without_conda_an_existing_environment_cannot_be_read(

@@ -66,7 +66,7 @@ def test_no_file_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("{", "Expecting property name"),
-        ("[]", "holds a list"),
+        ("[]", "of type list"),
         ("{}", "no 'workspace_name'"),
         ('{"workspace_name": 3}', "workspace_name"),
         ('{"workspace_name": "w", "runyard": {"url": 3}}', "url"),

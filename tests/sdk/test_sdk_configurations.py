@@ -1,6 +1,7 @@
 """ScriptRunConfig, RunConfiguration and the distributed configurations keep v1's rules."""
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,6 @@ from runyard.sdk.run_configuration import RunConfiguration, plan_launcher
 from runyard.sdk.run_definition import render_definition
 from runyard.sdk.script_run_config import (
     ScriptRunConfig,
-    check_target,
     command_line,
     source_folder,
 )
@@ -52,12 +52,14 @@ def test_arguments_become_texts(given: object, texts: tuple[str, ...]) -> None:
     ("given", "words"),
     [
         ("--lr 0.01", "not a list"),
-        ([["--lr", 1]], "Argument 0 is a list"),
-        (["a", {"b": 1}], "Argument 1 is a dict"),
-        ([b"bytes"], "is a bytes"),
-        ([object()], "is a object"),
+        ([["--lr", 1]], "Argument 0 is of type list"),
+        (["a", {"b": 1}], "Argument 1 is of type dict"),
+        ([b"bytes"], "is of type bytes"),
+        ([object()], "is of type object"),
         ([print], "cannot be passed"),
-        (["a\0b"], "cannot be passed"),
+        (["a\0b"], "Argument 0 has a NUL"),
+        ([PurePosixPath("a\0b")], "Argument 0 has a NUL"),
+        (["x", "\ud800"], "Argument 1 has half a character"),
         ([FakeDataset()], "as_mount"),
     ],
 )
@@ -123,10 +125,12 @@ def test_a_missing_folder_names_a_near_one(tmp_path: Path, monkeypatch: pytest.M
         source_folder(ScriptRunConfig("sorce", script="a.py"))
 
 
-def test_only_the_local_target_is_here() -> None:
-    assert check_target("local") == "local"
-    with pytest.raises(UserErrorException, match=r"clusters.*\n.*'local'"):
-        check_target("gpu-cluster")
+def test_a_run_goes_to_the_local_target_unless_another_is_named() -> None:
+    assert ScriptRunConfig(".", "train.py").run_config.target == "local"
+    other = ScriptRunConfig(".", "train.py", compute_target="gpu-cluster")
+    assert other.run_config.target == "gpu-cluster"
+    with pytest.raises(UserErrorException, match="is not a compute target"):
+        ScriptRunConfig(".", "train.py", compute_target=4)
 
 
 @pytest.mark.parametrize("wrong", ["mpi", MpiConfiguration, 2])
@@ -234,6 +238,8 @@ def test_the_definition_has_v1s_keys_and_string_arguments() -> None:
         "tensorflow mpi pyTorch hdi docker environmentVariables"
     )
     assert set(wanted.split()) == set(shown)
+    history: Any = shown["history"]
+    assert history["enableMLflowTracking"] is False
     assert shown["arguments"] == ["--lr", "0.1"]
     assert shown["environment"] == {
         "name": "e",
@@ -252,6 +258,19 @@ def test_the_definition_has_v1s_keys_and_string_arguments() -> None:
         "docker": {"enabled": False, "baseImage": None, "baseDockerfile": None},
         "spark": {"repositories": [], "packages": [], "precachePackages": True},
     }
+
+
+def test_sections_about_azures_own_services_can_be_filled_in() -> None:
+    config = RunConfiguration()
+    config.spark.configuration["spark.app.name"] = "x"
+    config.hdi.yarn_deploy_mode = "client"
+    config.amlcompute.vm_size = "STANDARD_D2"
+    config.identity, config.credential_passthrough = None, True
+    assert plan_launcher(config) == plan_launcher(RunConfiguration())
+    with pytest.raises(AttributeError, match="Did you mean 'vm_size'"):
+        config.amlcompute.vmsize = "x"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no attribute 'api'\.$"):
+        config.api = 1  # type: ignore[attr-defined]  # nothing is near enough to be offered
 
 
 def test_a_run_configuration_survives_its_file(tmp_path: Path) -> None:

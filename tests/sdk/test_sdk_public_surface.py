@@ -21,11 +21,32 @@ azureml.core.runconfig:RunConfiguration MpiConfiguration TensorflowConfiguration
 azureml.core.runconfig:PyTorchConfiguration
 azureml.core.runconfig:DockerConfiguration CondaDependencies DEFAULT_CPU_IMAGE DEFAULT_GPU_IMAGE
 azureml.core.environment:Environment CondaDependencies DEFAULT_CPU_IMAGE DEFAULT_GPU_IMAGE
+azureml.core.environment:ImageBuildDetails DockerImageDetails
 azureml.core.conda_dependencies:CondaDependencies
+azureml.core:ComputeTarget
+azureml.core.compute:ComputeTarget AmlCompute AksCompute RemoteCompute DatabricksCompute
+azureml.core.compute:ComputeInstance DsvmCompute HDInsightCompute BatchCompute AdlaCompute
+azureml.core.compute.amlcompute:AmlCompute AmlComputeStatus ScaleSettings
 azureml.core.compute_target:ComputeTargetException
 azureml.core.container_registry:ContainerRegistry
 azureml.core.authentication:InteractiveLoginAuthentication ServicePrincipalAuthentication
 azureml.core.authentication:MsiAuthentication AzureCliAuthentication
+azureml.core:Dataset Datastore
+azureml.core.dataset:Dataset
+azureml.core.datastore:Datastore
+azureml.core.runconfig:DataReferenceConfiguration
+azureml.data:DataType FileDataset TabularDataset OutputFileDatasetConfig DatasetConsumptionConfig
+azureml.data:dataset_type_definitions dataset_factory
+azureml.data.abstract_dataset:AbstractDataset
+azureml.data.context_managers:MountContext
+azureml.data.data_reference:DataReference
+azureml.data.datapath:DataPath DataPathComputeBinding
+azureml.data.dataset_consumption_config:DatasetConsumptionConfig
+azureml.data.dataset_factory:TabularDatasetFactory FileDatasetFactory DataType
+azureml.data.dataset_type_definitions:PromoteHeadersBehavior FileEncoding
+azureml.data.file_dataset:FileDataset
+azureml.data.output_dataset_config:OutputFileDatasetConfig
+azureml.data.tabular_dataset:TabularDataset
 azureml.telemetry:set_diagnostics_collection
 azureml._restclient.snapshots_client:SNAPSHOT_MAX_SIZE_BYTES
 azureml.exceptions:AzureMLException ActivityFailedException AuthenticationException
@@ -43,6 +64,19 @@ SIGNATURES = {
     "Workspace.write_config": "self path=None file_name=None",
     "Workspace.get_details": "self",
     "Workspace.get_run": "self run_id",
+    "AmlCompute.provisioning_configuration": "vm_size='' vm_priority='dedicated' min_nodes=0 "
+    "max_nodes=None idle_seconds_before_scaledown=1800 admin_username=None "
+    "admin_user_password=None admin_user_ssh_key=None vnet_resourcegroup_name=None "
+    "vnet_name=None subnet_name=None tags=None description=None "
+    "remote_login_port_public_access='NotSpecified' identity_type=None identity_id=None "
+    "location=None enable_node_public_ip=True",
+    "AmlCompute.wait_for_completion": "self show_output=False min_node_count=None "
+    "timeout_in_minutes=25 is_delete_operation=False",
+    "AmlCompute.update": "self min_nodes=None max_nodes=None idle_seconds_before_scaledown=None",
+    "AmlCompute.get_active_runs": "self type=None tags=None properties=None status=None",
+    "AmlCompute.supported_vmsizes": "workspace location=None",
+    "ComputeTarget.create": "workspace name provisioning_configuration",
+    "ComputeTarget.attach": "workspace name attach_configuration",
     "Experiment": "workspace name _skip_name_validation=False _create_in_cloud=True **kwargs",
     "Experiment.submit": "self config tags=None **kwargs",
     "Experiment.start_logging": "self *args outputs=None snapshot_directory=None "
@@ -51,9 +85,48 @@ SIGNATURES = {
     "ScriptRunConfig": "source_directory=None script=None arguments=None run_config=None "
     "_telemetry_values=None compute_target=None environment=None distributed_job_config=None "
     "resume_from=None max_run_duration_seconds=2592000 command=None docker_runtime_config=None",
+    "Environment.get": "workspace name version=None label=None",
+    "Environment.list": "workspace",
+    "Environment.register": "self workspace",
+    "Environment.build": "self workspace image_build_compute=None",
+    "Environment.build_local": "self workspace platform=None **kwargs",
+    "Environment.get_image_details": "self workspace",
+    "Environment.label": "workspace environment_name environment_version labels",
     "MpiConfiguration": "process_count_per_node=1 node_count=1",
     "TensorflowConfiguration": "worker_count=1 parameter_server_count=1",
     "PyTorchConfiguration": "communication_backend='Nccl' process_count=None node_count=1",
+    "Datastore": "workspace name=None",
+    "Datastore.get": "workspace datastore_name",
+    "Datastore.upload": "self src_dir target_path=None overwrite=False show_progress=True",
+    "Datastore.upload_files": "self files relative_root=None target_path=None overwrite=False "
+    "show_progress=True",
+    "Datastore.download": "self target_path prefix=None overwrite=False show_progress=True",
+    "Datastore.path": "self path=None data_reference_name=None",
+    "Datastore.as_mount": "self",
+    "Datastore.register_azure_file_share": "workspace datastore_name file_share_name account_name "
+    "sas_token=None account_key=None protocol=None endpoint=None overwrite=False "
+    "create_if_not_exists=False skip_validation=False",
+    "Dataset.File.from_files": "path validate=True partition_format=None is_file=False",
+    "Dataset.File.upload_directory": "src_dir target pattern=None overwrite=False "
+    "show_progress=True",
+    "Dataset.Tabular.from_delimited_files": "path validate=True include_path=False "
+    "infer_column_types=True set_column_types=None separator=',' header=True "
+    "partition_format=None support_multi_line=False empty_as_string=False encoding='utf8'",
+    "Dataset.Tabular.from_parquet_files": "path validate=True include_path=False "
+    "set_column_types=None partition_format=None",
+    "Dataset.Tabular.from_json_lines_files": "path validate=True include_path=False "
+    "set_column_types=None partition_format=None invalid_lines='error' encoding='utf8'",
+    "Dataset.Tabular.register_pandas_dataframe": "dataframe target name description=None tags=None "
+    "show_progress=True row_group_size=None make_target_path_unique=True",
+    "Dataset.get_by_name": "workspace name version='latest'",
+    "Dataset.get_by_id": "workspace id",
+    "DataReference": "datastore data_reference_name=None path_on_datastore=None mode='mount' "
+    "path_on_compute=None overwrite=False",
+    "DataPath": "datastore=None path_on_datastore=None name=None",
+    "DatasetConsumptionConfig": "name dataset mode='direct' path_on_compute=None",
+    "OutputFileDatasetConfig": "name=None destination=None source=None partition_format=None",
+    "OutputFileDatasetConfig.as_upload": "self overwrite=False source_globs=None",
+    "OutputFileDatasetConfig.register_on_complete": "self name description=None tags=None",
     "Run": "experiment run_id outputs=None **kwargs",
     "Run.get": "workspace run_id",
     "Run.get_context": "allow_offline=True used_for_context_manager=False **kwargs",
@@ -97,9 +170,10 @@ def test_v1_names_are_importable(line: str) -> None:
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_parameters_are_v1s(name: str) -> None:
-    owner, _, method = name.partition(".")
+    owner, *names = name.split(".")
     thing = getattr(runyard, owner)
-    thing = getattr(thing, method) if method else thing
+    for method in names:
+        thing = getattr(thing, method)
     shown = [_word(one) for one in inspect.signature(thing).parameters.values()]
     assert shown == SIGNATURES[name].split()
 
@@ -139,20 +213,20 @@ def test_all_public_names_are_there() -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("from azureml.core import Dataset", "not in this release"),
-        ("from azureml.core.dataset import Dataset", "not in this release"),
+        ("from azureml.data.dbfs_datastore import DBFSDatastore", "not in this release"),
         ("from azureml.core.model import Model", "./outputs"),
-        ("from azureml.core.compute import AmlCompute", "compute_target='local'"),
-        ("from azureml.core.compute_target import ComputeTarget", "compute clusters"),
         ("from azureml.widgets import RunDetails", "get_portal_url"),
         ("from azureml import widgets", "notebook widget"),
         ("import azureml.train.hyperdrive", "sweeps"),
         ("from azureml.train.dnn import TensorFlow", "ScriptRunConfig"),
         ("from azureml.pipeline.steps import PythonScriptStep", "pipelines"),
-        ("from azureml.data.data_reference import DataReference", "data references"),
+        ("from azureml.data import HDFSOutputDatasetConfig", "not in this release"),
         ("from azureml.train.automl import AutoMLConfig", "not supported"),
         ("from azureml.opendatasets import MNIST", "not supported"),
         ("from azureml.core.runconfig import JarLibrary", "Spark"),
+        ("import azureml.mlflow", "MLflow protocol"),
+        ("from azureml._common.exceptions import AzureMLException", "azureml.exceptions"),
+        ("import azureml.fairness", "not supported"),
     ],
 )
 def test_what_is_not_here_says_so_in_words(statement: str, words: str) -> None:

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from runyard.domain.errors import BY_CODE, RunyardError
+from runyard.domain.logs import LogText
 from runyard.domain.runs import RunError, RunRecord, RunSpec
 from runyard.domain.states import RunState
 from runyard.sdk import exceptions
 from runyard.sdk.exceptions import UserErrorException, as_v1
 from runyard.sdk.run_details import error_words, label_queries, render_details
 from runyard.sdk.run_files import folder_prefix, inside, plan_downloads
-from runyard.sdk.run_following import LogText, Printer
+from runyard.sdk.run_following import Printer
 
 NOW = datetime(2026, 11, 15, 10, 30, 1, 250, tzinfo=UTC)
 RUN = RunRecord(
@@ -94,6 +95,16 @@ def test_details_have_v1s_keys() -> None:
     assert details["logFiles"] == {"azureml-logs/a.txt": "http://x"}
 
 
+def test_why_a_run_was_canceled_is_printed_though_it_is_not_raised() -> None:
+    late = RunError(code="MaxRunDurationExceeded", message="It took longer than 5 seconds.")
+    canceled = msgspec.structs.replace(RUN, state=RunState.CANCELED, error=late)
+    for raising in (True, False):
+        assert "\nError:\n" in printed(canceled, raising=raising)
+        assert "longer than 5 seconds" in printed(canceled, raising=raising)
+    by_hand = msgspec.structs.replace(canceled, error=None)
+    assert "Error:" not in printed(by_hand)
+
+
 def test_a_failure_is_told_in_words() -> None:
     text = error_words(FAILED)
     for words in ("exp_1_ab", "ValueError: no", "exit code 1", "rank 0", "Trace", "runyard logs"):
@@ -169,6 +180,7 @@ EXPECTED = {
     "denied": "AuthenticationException",
     "stale": "ServiceException",
     "blobs_missing": "ServiceException",
+    "wrong_verb": "ServiceException",
     "engine_failed": "ServiceException",
     "unavailable": "ServiceException",
     "timed_out": "ServiceException",

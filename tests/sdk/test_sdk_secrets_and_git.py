@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runyard.sdk.git_facts import git_properties, read_git, strip_credentials
+from runyard.sdk.git_facts import git_properties, read_git
 from runyard.sdk.secret_scan import find_secrets
 
 TOKEN = "ghp_" + "a1B2" * 9
@@ -39,20 +39,6 @@ def test_likely_secrets_are_found(path: str, content: bytes, words: str) -> None
 )
 def test_ordinary_files_are_left_in_peace(path: str, content: bytes) -> None:
     assert find_secrets(path, content) == []
-
-
-@pytest.mark.parametrize(
-    ("url", "clean"),
-    [
-        ("https://user:pass@host/a/b.git", "https://host/a/b.git"),
-        ("https://token@host/a.git", "https://host/a.git"),
-        ("https://host/a@b.git", "https://host/a@b.git"),
-        ("git@host:a/b.git", "git@host:a/b.git"),
-        ("", ""),
-    ],
-)
-def test_credentials_are_cut_out_of_remotes(url: str, clean: str) -> None:
-    assert strip_credentials(url) == clean
 
 
 def test_a_clean_branch_and_a_detached_dirty_head() -> None:

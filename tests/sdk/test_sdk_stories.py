@@ -63,7 +63,10 @@ def source(project: Path) -> Path:
 
 
 def test_a_v1_script_is_submitted_followed_and_kept(
-    ws: Workspace, source: Path, capsys: pytest.CaptureFixture[str]
+    ws: Workspace,
+    source: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     src = ScriptRunConfig(source_directory="./src", script="train.py", arguments=["--lr", 0.01])
     run = Experiment(ws, "tf-mnist").submit(src, tags={"purpose": "story", "n": 3})
@@ -101,6 +104,12 @@ def test_a_v1_script_is_submitted_followed_and_kept(
     with_logs = run.get_details_with_logs()["logFiles"]
     assert isinstance(with_logs, dict)
     assert with_logs["azureml-logs/70_driver_log.txt"] == "trained\n"
+    monkeypatch.setattr("runyard.sdk.run_file_family.LOG_SHOWN_BYTES", 3)
+    cut = run.get_details_with_logs()["logFiles"]
+    assert isinstance(cut, dict)
+    assert cut["azureml-logs/70_driver_log.txt"] == (
+        "… the first 5 bytes are left out; see run.get_all_logs()\ned\n"
+    )
 
     archive = run.restore_snapshot(path="restored")
     with zipfile.ZipFile(archive) as packed:
@@ -465,9 +474,9 @@ def test_workspaces_are_made_found_listed_and_written(
     made.delete()
     with pytest.raises(WorkspaceException):
         Workspace.get(name)
-    with pytest.raises(AttributeError, match="compute clusters"):
-        made.compute_targets  # noqa: B018
-    with pytest.raises(UserErrorException, match="datastores"):
+    with pytest.raises(AttributeError, match="model registry"):
+        made.models  # noqa: B018
+    with pytest.raises(UserErrorException, match="does not exist"):
         made.get_default_datastore()
 
 

@@ -5,7 +5,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ from runyard.server.app import build_app
 from runyard.server.platform import Platform
 from runyard.settings import Settings
 from runyard.stores import open_store
+from runyard.testing.fake_builder import FakeBuilder
 
 SECRET = b"a secret for tests only"
 OWNER_TOKEN = "the-owner's-token"
@@ -57,6 +58,7 @@ class LiveServer:
         self.store = open_store(self.settings.database_url, self.settings.blobs_url)
         self.conductor = NoteTaker()
         self.changes = Changes()
+        self.builder = FakeBuilder()
         self._listener = serving.bind("127.0.0.1", 0, None)
         self.url = serving.url_of(self._listener)
         self.http = urllib3.PoolManager(num_pools=4, maxsize=40)
@@ -85,6 +87,7 @@ class LiveServer:
             owner_token=OWNER_TOKEN,
             info=lambda: info,
             stop=self._stop.set,
+            builders=[self.builder],
         )
         self.platform = platform
         try:
@@ -138,18 +141,20 @@ class LiveServer:
     def run_token(self, run_id: str) -> str:
         return mint(SECRET, Role.RUN, run_id, int(time.time()) + 1000)
 
-    def ticket(self, seconds: int = 1000) -> str:
-        return mint(SECRET, Role.VIEWER, "", int(time.time()) + seconds)
+    def agent_token(self, run_id: str) -> str:
+        return mint(SECRET, Role.AGENT, run_id, int(time.time()) + 1000)
+
+    def ticket(self, seconds: int = 1000, run_id: str = "") -> str:
+        return mint(SECRET, Role.VIEWER, run_id, int(time.time()) + seconds)
 
     def make_run(self, parent: str | None = None, **more: object) -> RunRecord:
         """A running interactive run, written through the store."""
         self._made += 1
         spec = RunSpec(
-            workspace=WORKSPACE,
             experiment="trials",
             parent=parent,
             id=f"run.{self._made}",
-            **more,  # type: ignore[arg-type]
+            **{"workspace": WORKSPACE, **more},  # type: ignore[arg-type]
         )
         return self.store.records.insert(runs.new_run(spec, datetime.now(UTC)))
 
@@ -163,6 +168,12 @@ class LiveServer:
         run = runs.complete(self.store, run_id, datetime.now(UTC))
         self.changes.notify(run_id)
         return run
+
+    def end_long_ago(self, run_id: str) -> RunRecord:
+        """Complete a run, eleven minutes back."""
+        ended = datetime.now(UTC) - timedelta(minutes=11)
+        run = self.complete(run_id)
+        return self.change(run.id, lambda now: msgspec.structs.replace(now, ended=ended))
 
     def keep(self, data: bytes) -> str:
         """Put a blob; its digest."""

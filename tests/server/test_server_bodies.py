@@ -11,7 +11,7 @@ import pytest
 
 from runyard.domain.errors import ErrorBody
 from runyard.domain.runs import RunRecord
-from runyard.server import streams
+from runyard_runtime import wire
 
 if TYPE_CHECKING:
     from tests.server.conftest import LiveServer
@@ -45,7 +45,7 @@ def test_a_chunked_body_over_the_limit_is_refused_while_it_is_read(server: LiveS
 def test_log_chunks_have_a_limit_of_their_own(server: LiveServer) -> None:
     path = f"/api/v1/runs/{server.make_run().id}/streams/log/big.txt?offset=0"
     assert server.request("POST", path, body=b"x" * (2 * MEGABYTE)).status == 200
-    too_much = b"x" * (streams.CHUNK_LIMIT_BYTES + 1)
+    too_much = b"x" * (wire.CHUNK_LIMIT_BYTES + 1)
     assert server.request("POST", path, body=too_much).status == 413
 
 

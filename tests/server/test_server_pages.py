@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
+from runyard.domain.files import FileEntry
 from runyard.domain.metrics import MetricKind, Point, Series
 from runyard.domain.runs import RunError, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.states import RunState
@@ -34,7 +35,7 @@ KNOWN_TAGS = {
     *("html", "head", "meta", "title", "link", "body", "header", "main", "script", "a", "span"),
     *("div", "h1", "h2", "p", "form", "label", "select", "option", "input", "button", "strong"),
     *("table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "section", "details"),
-    *("summary", "pre", "code", "svg", "polyline"),
+    *("summary", "pre", "code", "svg", "polyline", "img"),
 }
 
 
@@ -94,6 +95,8 @@ def test_hostile_names_are_shown_and_never_run(server: LiveServer, text: str) ->
     server.append_log(run.id, quote(path), plain.encode())
     points = [Point(name=text, value=text), Point(name=text + "2", value=[text])]
     points += [Point(name=text + "3", value=value) for value in (1.0, 2.0, float("nan"))]
+    points += [Point(name=text + "4", value={text: text}, kind=MetricKind.ROW)]
+    points += [Point(name=text + "5", value=path, kind=MetricKind.IMAGE)]
     server.store.metrics.append(run.id, points)
     failure = RunError(code=plain, message=plain, traceback=plain)
     server.change(
@@ -104,6 +107,7 @@ def test_hostile_names_are_shown_and_never_run(server: LiveServer, text: str) ->
     assert seen.text.count(plain) >= 8
     assert_harmless(open_page(server, f"/?experiment={quote(plain)}&workspace={quote(plain)}"))
     assert_harmless(open_page(server, "/"))
+    assert_harmless(open_page(server, f"/runs/{run.id}?part=live"))
     assert_harmless(open_page(server, f"/runs/{run.id}?log={quote(plain)}"))
 
 
@@ -127,6 +131,87 @@ def test_a_runs_page_says_everything(server: LiveServer) -> None:
     assert seen.scripts == ["/static/page.js"]
     other = open_page(server, f"/runs/{run.id}?log=azureml-logs%2F55_azureml-execution.txt")
     assert "getting ready" in other
+
+
+MATRIX = {
+    "schema_type": "confusion_matrix",
+    "schema_version": "v1",
+    "data": {"class_labels": ["cat", "dog"], "matrix": [[51, 2], [3, 44]]},
+}
+ACCURACY = {
+    "schema_type": "accuracy_table",
+    "data": {
+        "class_labels": ["cat"],
+        "probability_thresholds": [0.25],
+        "probability_tables": [[[61, 62, 63, 64]]],
+    },
+}
+RESIDUALS = {"schema_type": "residuals", "data": {"bin_edges": [71, 72], "mean": 0.75}}
+
+
+def test_rows_tables_and_documents_are_shown_as_tables(server: LiveServer) -> None:
+    run = server.make_run()
+    kinds: list[tuple[MetricKind, object]] = [
+        (MetricKind.ROW, {"epoch": 1, "f1": 0.125}),
+        (MetricKind.ROW, {"epoch": 2, "recall": 0.25}),
+        (MetricKind.TABLE, {"x": list(range(1000, 1080)), "y": [5]}),
+        (MetricKind.CONFUSION_MATRIX, MATRIX),
+        (MetricKind.ACCURACY_TABLE, ACCURACY),
+        (MetricKind.RESIDUALS, RESIDUALS),
+    ]
+    points = [Point(name=f"a {kind}", value=value, kind=kind) for kind, value in kinds]
+    points.append(Point(name="odd", value={"data": "?"}, kind=MetricKind.CONFUSION_MATRIX))
+    server.store.metrics.append(run.id, points)
+    page = open_page(server, f"/runs/{run.id}")
+    cells = re.findall(r"<t[dh]>([^<]*)</t[dh]>", page)
+    for row in (["1", "0.125", ""], ["2", "", "0.25"], ["cat", "51", "2"], ["dog", "3", "44"]):
+        assert row in [cells[at : at + 3] for at in range(len(cells))]
+    assert ["cat", "0.25", "61", "62", "63", "64"] in [cells[i : i + 6] for i in range(len(cells))]
+    assert {"71", "72", "0.75", "1000", "1049"} <= set(cells)
+    assert "1050" not in cells
+    assert "and 30 more rows" in page
+    assert "odd" in Inspector(page).text
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
+
+
+def test_a_logged_image_is_shown_and_nothing_else_is(server: LiveServer) -> None:
+    run = server.make_run()
+    contents = {"plots/a b.png": PNG, "page.png": b"<script>alert(1)</script>", "x.svg": b"<svg/>"}
+    for path, data in contents.items():
+        server.keep_file(run.id, path, data)
+        point = Point(name=path, value=path, kind=MetricKind.IMAGE)
+        server.store.metrics.append(run.id, [point])
+    seen = assert_harmless(open_page(server, f"/runs/{run.id}"))
+    shown = [link for link in seen.links if "/images/" in link]
+    assert [link.partition("?v=")[0] for link in shown] == [
+        f"/runs/{run.id}/images/plots/a%20b.png",
+        f"/runs/{run.id}/images/page.png",
+    ]
+    assert f"/api/v1/runs/{run.id}/files/x.svg" in seen.links
+    image = server.request("GET", shown[0])
+    assert (image.status, image.data) == (200, PNG)
+    assert image.headers["Content-Type"] == "image/png"
+    assert image.headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in image.headers["Content-Security-Policy"]
+    for path, status in ((shown[1], 422), (f"/runs/{run.id}/images/none.png", 404)):
+        refused = server.request("GET", path)
+        assert refused.status == status
+        assert refused.headers["Content-Type"].startswith("application/json")
+
+
+def test_the_live_part_has_what_changes_and_no_more(server: LiveServer) -> None:
+    run = server.make_run()
+    server.store.metrics.append(run.id, [Point(name="loss", value=0.5)])
+    server.append_log(run.id, "azureml-logs/70_driver_log.txt", b"a line of the log")
+    part = open_page(server, f"/runs/{run.id}?part=live")
+    assert "loss" in part
+    assert "a line of the log" not in part
+    page = open_page(server, f"/runs/{run.id}")
+    for id in ("logged", "kept"):
+        assert f'<div id="{id}">' in part
+        assert f'<div id="{id}">' in page
 
 
 def test_a_finished_runs_page_needs_no_script(server: LiveServer) -> None:
@@ -170,9 +255,55 @@ def test_a_link_with_a_ticket_opens_the_page(server: LiveServer) -> None:
     cookie = opened.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
+    assert "Max-Age=43200" in cookie
     headers = {"Cookie": "other=1; " + cookie.partition(";")[0]}
-    for path in (f"/runs/{run.id}", "/", f"/api/v1/runs/{run.id}"):
+    for path in (f"/runs/{run.id}", f"/api/v1/runs/{run.id}"):
         assert server.request("GET", path, token=None, headers=headers).status == 200
+
+
+def open_link(server: LiveServer, path: str) -> str:
+    """The cookie that a browser gets by a link."""
+    answer = server.request("POST", path)
+    opened = server.request("GET", msgspec.json.decode(answer.data)["url"], token=None)
+    return opened.headers["Set-Cookie"].partition(";")[0]
+
+
+def test_a_link_opens_that_run_and_its_children_alone(server: LiveServer) -> None:
+    run, other = server.make_run(), server.make_run()
+    child = server.make_run(parent=run.id)
+    for one in (run, child, other):
+        server.keep_file(one.id, "outputs/x", b"x")
+        server.complete(one.id)
+    headers = {"Cookie": open_link(server, f"/api/v1/runs/{run.id}/ticket")}
+
+    def status(path: str) -> int:
+        return server.request("GET", path, token=None, headers=headers).status
+
+    for id, page, rest in ((run.id, 200, 200), (child.id, 200, 200), (other.id, 401, 403)):
+        assert status(f"/runs/{id}") == page
+        for path in ("", "/metrics", "/files", "/files/outputs/x", "/events"):
+            assert status(f"/api/v1/runs/{id}{path}") == rest
+    assert status("/") == 401
+    for path in ("runs", "workspaces", f"runs/{run.id}/snapshot"):
+        assert status(f"/api/v1/{path}") == 403
+    assert status(f"/api/v1/blobs/{server.keep(b'x')}") == 401
+
+
+def test_a_second_link_does_not_close_the_first_page(server: LiveServer) -> None:
+    runs = [server.make_run() for _ in range(3)]
+    cookies = [open_link(server, f"/api/v1/runs/{run.id}/ticket") for run in runs]
+    headers = {"Cookie": "; ".join(cookies)}
+    for run in runs:
+        assert server.request("GET", f"/runs/{run.id}", token=None, headers=headers).status == 200
+
+
+def test_the_owner_can_have_a_link_to_everything(server: LiveServer) -> None:
+    run = server.make_run()
+    headers = {"Cookie": open_link(server, "/api/v1/ticket")}
+    for path in ("/", f"/runs/{run.id}", "/api/v1/runs"):
+        assert server.request("GET", path, token=None, headers=headers).status == 200
+    path = f"/api/v1/blobs/{server.keep(b'x')}"
+    assert server.request("GET", path, token=None, headers=headers).status == 401
 
 
 def test_a_link_on_another_site_opens_the_page_too(server: LiveServer) -> None:
@@ -234,9 +365,12 @@ def test_a_script_runs_page_shows_script_environment_and_error() -> None:
         ),
     )
     tail = LogTail(names=[])
-    html = pages.run_page(run, series=[], log=tail, files=[], children=[])
+    tree = [FileEntry("train.py", "0" * 64, 1), FileEntry("lib/net.py", "0" * 64, 1)]
+    html = pages.run_page(run, series=[], log=tail, files=[], children=[], snapshot=tree)
     seen = assert_harmless(html)
     for text in (
+        "2 files",
+        "lib/net.py",
         "train.py --lr 0.1",
         "It broke.",
         "exit code 1",

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 import urllib3
 
-from runyard.domain.server import LOCK_TAKEN, ServerInfo
+from runyard.domain.server import DATABASE_TAKEN, LOCK_TAKEN, ServerInfo
 from runyard.server import home as home_files
 
 
@@ -119,6 +119,15 @@ def test_a_server_lives_alone_and_comes_back_to_its_port(start: Start) -> None:
     assert "listens on" in (home / "logs" / "server.log").read_text()
 
 
+def test_two_homes_do_not_share_a_database(start: Start, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'shared.db'}"
+    first = start(RUNYARD_DATABASE=database)
+    first.wait_ready()
+    second = start(RUNYARD_DATABASE=database, RUNYARD_HOME=str(tmp_path / "another home"))
+    assert second.process.wait(20) == DATABASE_TAKEN
+    assert "shared.db" in (tmp_path / "the home.out").read_text()
+
+
 def test_a_taken_port_is_left_to_its_owner(start: Start) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
@@ -161,6 +170,15 @@ def test_bad_settings_are_said_and_not_traced(start: Start, tmp_path: Path) -> N
     server = start(RUNYARD_DATABASE="nonsense")
     assert server.process.wait(20) == 4
     assert "RUNYARD_DATABASE" in server.said()
+
+
+def test_a_home_that_was_open_to_others_is_closed(start: Start, tmp_path: Path) -> None:
+    home = tmp_path / "the home"
+    home.mkdir(mode=0o755)
+    server = start()
+    server.wait_ready()
+    assert mode(home) == 0o700
+    assert "was open to other users (mode 755)" in server.said()
 
 
 def test_a_damaged_token_file_is_said(start: Start, tmp_path: Path) -> None:

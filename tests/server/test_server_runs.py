@@ -196,7 +196,7 @@ def test_an_agents_report_is_answered_with_orders(server: LiveServer) -> None:
     run = server.make_run()
     path = f"/api/v1/runs/{run.id}/reports"
     report = {"attempt": 1, "phase": "alive"}
-    answer = server.request("POST", path, json=report, token=server.run_token(run.id))
+    answer = server.request("POST", path, json=report, token=server.agent_token(run.id))
     assert msgspec.json.decode(answer.data) == {"stop": False}
     assert server.conductor.woken[-1] == run.id
     server.complete(run.id)

@@ -17,7 +17,14 @@ def test_an_empty_environment_gives_the_defaults() -> None:
 
 def test_a_server_started_from_here_has_the_same_settings() -> None:
     settings = load_settings(
-        {"RUNYARD_HOME": "/x y", "RUNYARD_PORT": "81", "RUNYARD_GRACE_SECONDS": "0"}
+        {
+            "RUNYARD_HOME": "/x y",
+            "RUNYARD_PORT": "81",
+            "RUNYARD_GRACE_SECONDS": "0",
+            "RUNYARD_MIRRORS": '{"http://a/": "https://b/"}',
+            "RUNYARD_ALLOW_PRIVATE_ADDRESSES": "no",
+            "RUNYARD_CACHE_GB": "0.5",
+        }
     )
     assert load_settings(to_environ(settings, {})) == settings
     assert settings.grace_seconds == 0
@@ -27,3 +34,29 @@ def test_a_server_started_from_here_has_the_same_settings() -> None:
 def test_a_number_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(Invalid, match="RUNYARD_LOCAL_SLOTS"):
         load_settings({"RUNYARD_LOCAL_SLOTS": value})
+
+
+def test_a_port_that_no_machine_has_is_refused() -> None:
+    assert load_settings({"RUNYARD_PORT": "65535"}).port == 65535
+    with pytest.raises(Invalid, match="RUNYARD_PORT='99999'"):
+        load_settings({"RUNYARD_PORT": "99999"})
+
+
+def test_private_addresses_are_for_ones_own_machine_unless_it_is_said() -> None:
+    assert load_settings({}).allows_private
+    assert not load_settings({"RUNYARD_HOST": "0.0.0.0"}).allows_private
+    shared = {"RUNYARD_HOST": "0.0.0.0", "RUNYARD_ALLOW_PRIVATE_ADDRESSES": "1"}
+    assert load_settings(shared).allows_private
+
+
+@pytest.mark.parametrize("value", ["[]", "{", '{"a": 1}', '{"ftp://a": "http://b"}'])
+def test_a_mirror_map_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(Invalid, match="RUNYARD_MIRRORS"):
+        load_settings({"RUNYARD_MIRRORS": value})
+
+
+def test_containers_may_be_left_to_the_machine_required_or_refused() -> None:
+    assert load_settings({}).containers == "auto"
+    assert load_settings({"RUNYARD_CONTAINERS": " Require "}).containers == "require"
+    with pytest.raises(Invalid, match="RUNYARD_CONTAINERS"):
+        load_settings({"RUNYARD_CONTAINERS": "sometimes"})

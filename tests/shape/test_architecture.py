@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {"domain"},
     "environments": {"domain", "planning"},
     "stores": {"domain"},
+    "data": {"domain", "planning", "stores.base"},
     "conductor": {
         "domain",
         "planning",
@@ -31,13 +32,21 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engines.base",
         "environments.base",
         "stores.base",
+        "data.catalog",
     },
     # The server is also where everything is put together: main.py opens what the others only
     # know as protocols.
-    "server": {"domain", "settings", "conductor", "engines", "environments", "stores"},
+    "server": {"domain", "settings", "conductor", "engines", "environments", "stores", "data"},
     "sdk": {"domain", "settings"},
     "cli": {"domain", "settings", "sdk", "environments.interpreters"},
-    "testing": {"domain", "engines.base", "environments.base", "stores.base", "stores"},
+    "testing": {
+        "domain",
+        "data.base",
+        "engines.base",
+        "environments.base",
+        "stores.base",
+        "stores",
+    },
 }
 
 FORBIDDEN_NAMES = ("utils", "util", "common", "helpers", "misc", "manager", "handler", "processor")

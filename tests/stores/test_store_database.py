@@ -10,7 +10,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale, Unavailable
@@ -20,6 +20,7 @@ from runyard.stores.database import Database
 from runyard.stores.migrations import alembic_config
 from runyard.stores.records import insert_record
 from runyard.stores.schema import HEAD, metadata
+from runyard.stores.streams import TAIL_BYTES
 from runyard.testing.store_suite import new_run, scalars, values
 
 
@@ -250,3 +251,25 @@ def test_an_open_database_does_not_keep_a_program_alive(tmp_path: Path) -> None:
     code = f"from runyard.stores import open_store; open_store('sqlite:///{tmp_path}/a.db', 'b')"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
     Database(f"sqlite:///{tmp_path}/a.db").close()
+
+
+def test_a_log_that_is_sealed_while_it_is_read_is_read_once(store: SqlStore) -> None:
+    # Between the two statements of a read, rows and tail become one blob.
+    content = b"a row".ljust(TAIL_BYTES + 1, b".") + b"and a tail"
+    store.records.insert(new_run())
+    store.streams.append_log("run", "log", 0, content[: TAIL_BYTES + 1])
+    store.streams.append_log("run", "log", TAIL_BYTES + 1, content[TAIL_BYTES + 1 :])
+    sealed = threading.Event()
+
+    def seal_before_the_rows_are_read(*statement: object) -> None:
+        if "FROM segments" in str(statement[2]) and not sealed.is_set():
+            sealed.set()
+            thread = threading.Thread(target=store.streams.seal_logs, args=["run"])
+            thread.start()
+            thread.join()
+
+    with store.database.read() as connection:
+        reader = connection.engine
+    event.listen(reader, "before_cursor_execute", seal_before_the_rows_are_read)
+    assert store.streams.read_log("run", "log", 0, 2 * len(content)) == content
+    assert sealed.is_set()

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 
 import click
-import msgspec
+from msgspec import structs
 
 from runyard import __version__
 from runyard.cli import console
+from runyard.cli.compute import compute
+from runyard.cli.data import data
 from runyard.cli.doctor import doctor
+from runyard.cli.environments import env
 from runyard.cli.inspecting import list_runs, logs, open_page, show
 from runyard.cli.options import JSON_ASKED
 from runyard.cli.serving import down, init, status, up
 from runyard.cli.submitting import cancel, submit
-from runyard.domain.errors import ErrorBody, RunyardError, to_wire
+from runyard.domain.errors import ErrorBody, RunyardError, from_text, to_wire
 from runyard.sdk.exceptions import AzureMLException
 
 INTERRUPTED = 130
@@ -21,7 +24,7 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", message="runyard %(version)s")
 def runyard() -> None:
-    """Train, track, register and deploy models on your own machines.
+    """Run training scripts on your own machines, and keep their code, data, metrics and outputs.
 
     \b
     Begin with:
@@ -43,6 +46,9 @@ for _command in (
     cancel,
     open_page,
     doctor,
+    env,
+    data,
+    compute,
 ):
     runyard.add_command(_command)
 
@@ -68,12 +74,20 @@ def run(arguments: Sequence[str]) -> int:
     except RunyardError as error:
         return _failed(str(error), to_wire(error), as_json=bool(meta.get(JSON_ASKED)))
     except AzureMLException as error:
-        body = ErrorBody(code=type(error).__name__, what=error.message)
-        return _failed(error.message, body, as_json=bool(meta.get(JSON_ASKED)))
+        return _failed(error.message, _body_of(error), as_json=bool(meta.get(JSON_ASKED)))
 
 
-def _failed(text: str, body: msgspec.Struct, *, as_json: bool) -> int:
+def _body_of(error: AzureMLException) -> ErrorBody:
+    if isinstance(error.inner_exception, RunyardError):
+        return to_wire(error.inner_exception)
+    return structs.replace(to_wire(from_text(error.message)), code=type(error).__name__)
+
+
+def _failed(text: str, body: ErrorBody, *, as_json: bool) -> int:
     if as_json:
-        console.document({"error": body})
+        told = structs.asdict(body)
+        if not body.digests:  # most errors have nothing to do with contents
+            del told["digests"]
+        console.document({"error": told})
     console.error(text)
     return 1

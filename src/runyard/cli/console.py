@@ -10,6 +10,9 @@ from typing import BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
+MAX_NAME = 60  # columns of the names beside values
+MAX_CELL = 500  # columns of a table's cell where there is no terminal to fit; ids and paths fit
+
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
 
 
@@ -28,6 +31,14 @@ def say(text: str = "") -> None:
 def note(text: str, colour: str = "") -> None:
     """A line beside the result, on stderr: it never gets into a pipe."""
     print(_painted(text, colour) if _has_colours(sys.stderr) else text, file=sys.stderr)
+
+
+def overwrite(text: str, *, last: bool = False) -> None:
+    """A line on stderr that takes the place of the one before; `last`: and stays."""
+    width = shutil.get_terminal_size().columns - 1
+    print(
+        f"\r\x1b[K{clip(plain(text), width)}", end="\n" if last else "", file=sys.stderr, flush=True
+    )
 
 
 def binary_output() -> BinaryIO:
@@ -59,12 +70,13 @@ def table(
 
 def fields(pairs: Mapping[str, Cell | str | None]) -> None:
     """Names and values, one a line; those without a value are left out."""
-    shown = {name: value for name, value in pairs.items() if value}
-    width = max((len(name) for name in shown), default=0)
-    for name, value in shown.items():
+    shown = [(clip(plain(name), MAX_NAME), value) for name, value in pairs.items() if value]
+    width = max((text_width(name) for name, _ in shown), default=0)
+    for name, value in shown:
         cell = value if isinstance(value, Cell) else Cell(value or "")
         first, *more = plain(cell.text, keep_lines=True).split("\n")
-        print(f"{paint(f'{name:<{width}}', 'dim')}  {paint(first, cell.colour)}")
+        pad = " " * (width - text_width(name))
+        print(f"{paint(name, 'dim')}{pad}  {paint(first, cell.colour)}")
         for line in more:
             print(f"{'':<{width}}  {paint(line, cell.colour)}")
 
@@ -113,7 +125,7 @@ def render_table(
 ) -> list[str]:
     """The lines of a table. Pure."""
     cells = [[Cell(name, "dim") for name in headers]]
-    cells += [[Cell(plain(cell.text), cell.colour) for cell in row] for row in rows]
+    cells += [[Cell(clip(plain(cell.text), MAX_CELL), cell.colour) for cell in row] for row in rows]
     widths = [max(text_width(row[column].text) for row in cells) for column in range(len(headers))]
     if width is not None:
         widths = _fitted(headers, widths, width, shrink)
@@ -145,11 +157,10 @@ def _painted(text: str, colour: str) -> str:
 
 def plain(text: str, *, keep_lines: bool = False) -> str:
     """The text without anything that could move the cursor: it may come from a stranger's job."""
-    if not keep_lines:
-        text = " ".join(text.split("\n"))
+    if keep_lines:
+        return "\n".join(plain(line) for line in text.split("\n"))
     return "".join(
-        char if char.isprintable() or char == "\n" else " " if char == "\t" else "�"
-        for char in text
+        char if char.isprintable() else " " if char == "\t" else repr(char)[1:-1] for char in text
     )
 
 

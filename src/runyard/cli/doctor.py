@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -20,11 +21,14 @@ from runyard.cli import console
 from runyard.cli.console import Cell
 from runyard.cli.options import json_option
 from runyard.cli.render import size_text
-from runyard.cli.scope import find_settings
-from runyard.domain.errors import RunyardError
+from runyard.cli.scope import find_settings_anyhow
+from runyard.domain.errors import Denied, RunyardError, from_text
 from runyard.domain.server import TOKEN_FILE
 from runyard.sdk.exceptions import AzureMLException
 from runyard.settings import Settings
+
+if TYPE_CHECKING:
+    from runyard.sdk.embedded import Status
 
 LITTLE_SPACE_BYTES = 2_000_000_000  # one environment with a framework takes as much
 NO_SPACE_BYTES = 100_000_000
@@ -82,19 +86,17 @@ def examine() -> Iterator[Check]:
     """Every check, in the order in which one thing rests on another."""
     yield check_python(sys.version_info[:3])
     try:
-        settings, workspace = find_settings()
-    except (RunyardError, AzureMLException) as error:
-        what, _, more = str(error).partition("\n")
-        yield Check("settings", Verdict.FAIL, what, " ".join(more.split()))
+        settings, workspace, damage = find_settings_anyhow()
+    except RunyardError as error:
+        yield Check("settings", Verdict.FAIL, f"{error.what} {error.why}".rstrip(), error.fix)
         return
-    yield check_workspace(workspace)
+    yield check_workspace(workspace, damage)
     home = check_home(settings.home)
     yield home
     if home.verdict is not Verdict.FAIL:
         yield check_space(shutil.disk_usage(_existing(settings.home)).free)
         yield check_sync(_sync_seconds(_existing(settings.home)))
-    yield check_server(settings)
-    yield check_token(settings.home / TOKEN_FILE)
+    yield from check_access(settings)
     yield check_port(settings)
     yield check_database(settings.database_url)
     yield check_uv()
@@ -111,8 +113,11 @@ def check_python(version: tuple[int, ...]) -> Check:
     return Check("python", Verdict.FAIL, text, "Install Runyard on Python 3.11 or newer.")
 
 
-def check_workspace(workspace: str | None) -> Check:
-    """Whether this folder belongs to a workspace."""
+def check_workspace(workspace: str | None, damage: AzureMLException | None = None) -> Check:
+    """Whether this folder belongs to a workspace, and its configuration can be used."""
+    if damage is not None:
+        told = from_text(str(damage))
+        return Check("workspace", Verdict.FAIL, f"{told.what} {told.why}", told.fix)
     if workspace:
         return Check("workspace", Verdict.OK, workspace)
     return Check("workspace", Verdict.INFO, "this folder has no config.json; see: runyard init")
@@ -164,14 +169,31 @@ def _sync_seconds(folder: Path) -> float:
     return sorted(times)[2]
 
 
-def check_server(settings: Settings) -> Check:
-    """Whether the server answers and is of our version."""
+def check_access(settings: Settings) -> Iterator[Check]:
+    """Whether the server answers, is of our version, and takes our token."""
     from runyard.sdk import embedded
 
     try:
         found = embedded.status(settings)
+    except Denied as error:  # of a remote one
+        yield Check("token", Verdict.FAIL, f"{error.what} {error.why}".rstrip(), error.fix)
+        return
     except RunyardError as error:
-        return Check("server", Verdict.FAIL, error.what, error.fix)
+        yield Check("server", Verdict.FAIL, f"{error.what} {error.why}".rstrip(), error.fix)
+        return
+    yield check_server(settings, found)
+    if found.denied:
+        yield Check("token", Verdict.FAIL, found.reason, found.fix)
+    elif not settings.url:
+        yield check_token(settings.home / TOKEN_FILE)
+    elif found.server is not None:
+        yield Check("token", Verdict.OK, f"RUNYARD_TOKEN is accepted by {settings.url}")
+
+
+def check_server(settings: Settings, found: "Status") -> Check:
+    """Whether the server answers and is of our version."""
+    if found.denied:
+        return Check("server", Verdict.WARN, f"process {found.pid} runs; see the token")
     if found.server is None:
         if settings.url:
             fix = f"Check that {settings.url} is right and that the server runs there."

@@ -12,14 +12,15 @@ from runyard.cli import console
 from runyard.cli.console import Cell
 from runyard.cli.options import json_option, workspace_options
 from runyard.cli.render import (
-    RUN_HEADERS,
     command_line,
     duration,
     environment_line,
     error_text,
     last_values,
+    nodes_line,
     remark,
     render_span,
+    run_headers,
     run_row,
     size_text,
     state_cell,
@@ -27,10 +28,11 @@ from runyard.cli.render import (
 from runyard.cli.scope import Scope, open_scope, run_path
 from runyard.domain.errors import NotFound
 from runyard.domain.files import FileInfo
-from runyard.domain.logs import log_to_follow
-from runyard.domain.metrics import Series, view
-from runyard.domain.runs import RunPage, RunRecord
+from runyard.domain.logs import LogText, log_to_follow
+from runyard.domain.metrics import Series
+from runyard.domain.runs import RunPage, RunRecord, all_warnings
 from runyard.domain.states import TERMINAL, RunState
+from runyard_runtime import records, wire
 
 LARGEST_PAGE = 1000
 
@@ -45,6 +47,7 @@ LARGEST_PAGE = 1000
     help="Only runs in this state; may be repeated.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Only runs so tagged.")
+@click.option("--children", is_flag=True, help="Child runs, too; they are marked with an arrow.")
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many."
 )
@@ -54,6 +57,7 @@ def list_runs(
     experiment: str | None,
     states: tuple[str, ...],
     tags: tuple[str, ...],
+    children: bool,
     limit: int,
     workspace: str | None,
     every: bool,
@@ -67,6 +71,7 @@ def list_runs(
     """
     scope = open_scope(workspace, every=every)
     query: dict[str, object] = {"experiment": experiment, "state": states, "tag": tags}
+    query["top_level"] = not children
     page = scope.page(limit=min(limit, LARGEST_PAGE), query=query)
     runs = list(page.runs)
     while page.next is not None and len(runs) < limit:
@@ -81,7 +86,12 @@ def list_runs(
         console.note(f"No runs{' that fit' if narrowed else ''}. Submit one: runyard submit SCRIPT")
         return
     now = datetime.now(UTC)
-    console.table(RUN_HEADERS, [run_row(run, now) for run in runs], shrink=("NOTE", "EXPERIMENT"))
+    everywhere = scope.workspace is None
+    console.table(
+        run_headers(everywhere=everywhere),
+        [run_row(run, now, everywhere=everywhere) for run in runs],
+        shrink=("NOTE", "EXPERIMENT"),
+    )
     if page.next is not None:
         console.note(f"There are more; see them with --limit {limit * 5}.")
 
@@ -106,15 +116,16 @@ def show(run_name: str, workspace: str | None, every: bool, as_json: bool) -> No
     files = scope.client.request("GET", f"{path}/files", answer=list[FileInfo])
     series = by_run.get(run.id, [])
     if as_json:
+        shown = wire.to_json_value(records.metrics_view(msgspec.to_builtins(series)))
         console.document(
-            {"run": run, "metrics": view(series), "files": files, "page": page_url(scope, run)}
+            {"run": run, "metrics": shown, "files": files, "page": page_url(scope, run)}
         )
         return
     _say_run(run, page_url(scope, run))
     if run.error is not None:
         console.heading("Error")
         console.say(console.paint(console.plain(error_text(run), keep_lines=True), "red"))
-    for warning in run.warnings:
+    for warning in all_warnings(run):
         console.say(console.paint(console.plain(f"warning: {warning}"), "yellow"))
     _say_history(run)
     _say_environment(run)
@@ -139,6 +150,7 @@ def _say_run(run: RunRecord, page: str) -> None:
             "waits for": run.waiting,
             "parent": run.spec.parent,
             "command": command_line(run),
+            "nodes": nodes_line(run),
             "duration": "" if spent is None else render_span(spent),
             "attempt": str(run.attempt) if run.attempt > 1 else "",
             "page": page,
@@ -153,7 +165,7 @@ def _say_history(run: RunRecord) -> None:
     before = run.history[0].at
     rows = []
     for step in run.history:
-        local = step.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        local = step.at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
         rows.append(
             [Cell(local), Cell(f"+{render_span(step.at - before)}"), state_cell(step.state)]
         )
@@ -184,7 +196,7 @@ def _say_pairs(title: str, pairs: dict[str, str]) -> None:
 
 
 @click.command()
-@click.argument("run_name", metavar="RUN", default="latest")
+@click.argument("run_name", metavar="[RUN]", default="latest")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
 @click.option("--log", "log_name", metavar="NAME", help="This log; see --list.")
 @click.option("--list", "list_them", is_flag=True, help="Name the logs of the run.")
@@ -232,7 +244,7 @@ def logs(
 def _logs_of(scope: Scope, run: RunRecord) -> list[FileInfo]:
     """The run's logs: the platform's, and what the script wrote below ./logs."""
     files = scope.client.request("GET", f"{run_path(run.id)}/files", answer=list[FileInfo])
-    return [file for file in files if file.path.startswith(("azureml-logs/", "logs/"))]
+    return [file for file in files if records.is_log(file.path)]
 
 
 def _list_logs(scope: Scope, run: RunRecord, *, as_json: bool) -> None:
@@ -256,13 +268,6 @@ def _fetch(scope: Scope, run: RunRecord, name: str, target: BinaryIO) -> None:
             why=f"It has: {known}.",
             fix="Name one of these with --log.",
         ) from error
-
-
-class LogText(msgspec.Struct, frozen=True):
-    """Some text of a log, as the stream of events brings it."""
-
-    name: str
-    text: str
 
 
 def follow_run(
@@ -292,23 +297,24 @@ def follow_run(
 
 
 @click.command("open")
-@click.argument("run_name", metavar="RUN", default="latest")
+@click.argument("run_name", metavar="[RUN]", required=False)
 @click.option("--browser", is_flag=True, help="Open the page in the browser, too.")
 @workspace_options
 @json_option
 def open_page(
-    run_name: str, browser: bool, workspace: str | None, every: bool, as_json: bool
+    run_name: str | None, browser: bool, workspace: str | None, every: bool, as_json: bool
 ) -> None:
-    """Print a link to a run's page.
+    """Print a link to a run's page, or to the list of runs.
 
-    RUN is an id, the beginning of one, or `latest`, which is the default.
+    RUN is an id, the beginning of one, or `latest`. The link opens that run and its children
+    alone, so it can be passed on; without RUN it opens everything.
 
     \b
     Example:
       runyard open latest --browser
     """
     scope = open_scope(workspace, every=every)
-    url = page_url(scope, scope.find_run(run_name))
+    url = list_url(scope) if run_name is None else page_url(scope, scope.find_run(run_name))
     if as_json:
         console.document({"page": url})
     else:
@@ -320,9 +326,17 @@ def open_page(
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """The address of a run's page, with a ticket that opens it."""
+    """The address of a page, with a ticket that opens it."""
 
     url: str
+
+
+def list_url(scope: Scope) -> str:
+    """A link to the list of runs, with which a browser can see everything for some hours."""
+    path = "/api/v1/ticket"
+    ticket = scope.client.request("POST", path, answer=Ticket, safe_to_repeat=True)
+    chosen = f"&workspace={quote(scope.workspace)}" if scope.workspace else ""
+    return scope.client.url + ticket.url + chosen
 
 
 def page_url(scope: Scope, run: RunRecord) -> str:

@@ -1,6 +1,7 @@
 """Records as words: pure functions from what the server says to what a person reads."""
 
 import shlex
+from collections import Counter
 from datetime import datetime, timedelta
 
 from runyard.cli.console import Cell
@@ -8,6 +9,8 @@ from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.metrics import MetricKind, Series
 from runyard.domain.runs import RunRecord
 from runyard.domain.states import RunState
+
+CHILD_MARK = "↳ "
 
 COLOUR_OF_STATE = {
     RunState.COMPLETED: "green",
@@ -59,11 +62,12 @@ def remark(run: RunRecord) -> str:
     return run.waiting
 
 
-def run_row(run: RunRecord, now: datetime) -> list[Cell]:
-    """A line of `runyard ls`."""
+def run_row(run: RunRecord, now: datetime, *, everywhere: bool = False) -> list[Cell]:
+    """A line of `runyard ls`; `everywhere`: with the workspace."""
     spent = duration(run, now)
     return [
-        Cell(run.id, "bold"),
+        Cell(f"{CHILD_MARK if run.spec.parent else ''}{run.id}", "bold"),
+        *([Cell(run.spec.workspace)] if everywhere else ()),
         Cell(run.spec.experiment),
         state_cell(run.state),
         Cell(render_age(run.created, now)),
@@ -72,7 +76,10 @@ def run_row(run: RunRecord, now: datetime) -> list[Cell]:
     ]
 
 
-RUN_HEADERS = ("RUN", "EXPERIMENT", "STATE", "AGE", "DURATION", "NOTE")
+def run_headers(*, everywhere: bool = False) -> tuple[str, ...]:
+    """What stands above these lines."""
+    more = ("WORKSPACE",) if everywhere else ()
+    return ("RUN", *more, "EXPERIMENT", "STATE", "AGE", "DURATION", "NOTE")
 
 
 def command_line(run: RunRecord) -> str:
@@ -83,6 +90,16 @@ def command_line(run: RunRecord) -> str:
     if script.is_command:
         return " ".join(script.arguments)
     return shlex.join(("python", *script.arguments))
+
+
+def nodes_line(run: RunRecord) -> str:
+    """The nodes of a cluster that the run has, and what it has there; empty on `local`."""
+    return ", ".join(
+        f"{node.id} (cores: {node.cores}"
+        + (f", GPUs: {' '.join(node.gpus)})" if node.gpus else ", no GPU)")
+        for node in run.nodes
+        if node.cores is not None
+    )
 
 
 def environment_line(spec: EnvironmentSpec) -> str:
@@ -107,15 +124,19 @@ def error_text(run: RunRecord) -> str:
 
 
 def last_values(series: list[Series]) -> dict[str, str]:
-    """The last value of each metric; a series is marked with its length."""
-    shown = {}
+    """The last value of each metric, of whatever kind; marked with how many there are."""
+    last: dict[str, tuple[float, object]] = {}
+    counts: Counter[str] = Counter()
     for one in series:
         if one.kind is MetricKind.SYSTEM or not one.values:
             continue
-        count = len(one.values)
-        text = value_text(one.values[-1])
-        shown[one.name] = text if count == 1 else f"{text}  (last of {count})"
-    return shown
+        counts[one.name] += len(one.values)
+        newest = (one.times[-1], one.values[-1])
+        last[one.name] = max(last.get(one.name, newest), newest, key=lambda point: point[0])
+    return {
+        name: value_text(value) + (f"  (last of {counts[name]})" if counts[name] > 1 else "")
+        for name, (_, value) in last.items()
+    }
 
 
 def value_text(value: object) -> str:

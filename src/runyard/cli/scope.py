@@ -8,6 +8,7 @@ from runyard.domain.errors import Conflict, NotFound
 from runyard.domain.runs import RunPage, RunRecord
 from runyard.sdk.client import Client
 from runyard.sdk.config_file import candidates, read_config, settings_for
+from runyard.sdk.exceptions import AzureMLException
 from runyard.settings import Settings, load_settings
 
 LATEST = "latest"
@@ -20,8 +21,16 @@ def find_settings() -> tuple[Settings, str | None]:
     for file in candidates(Path.cwd()):
         if file.is_file():
             config = read_config(file)
-            return settings_for(config), config.workspace_name or None
+            return settings_for(config), config.workspace_name
     return settings, None
+
+
+def find_settings_anyhow() -> tuple[Settings, str | None, AzureMLException | None]:
+    """The same for commands that a damaged config.json must not stop; what is wrong with it."""
+    try:
+        return *find_settings(), None
+    except AzureMLException as error:
+        return load_settings(), None, error
 
 
 class Scope:
@@ -48,7 +57,7 @@ class Scope:
             return self._by_prefix(name)
 
     def _latest(self) -> RunRecord:
-        runs = self.page(limit=1).runs
+        runs = self.page(limit=1, query={"top_level": True}).runs
         if not runs:
             raise NotFound(
                 "There is no run yet.",

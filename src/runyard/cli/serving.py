@@ -14,10 +14,11 @@ import msgspec
 from runyard.cli import console
 from runyard.cli.options import json_option
 from runyard.cli.render import render_age
-from runyard.cli.scope import find_settings
+from runyard.cli.scope import find_settings_anyhow
 from runyard.domain.errors import Conflict, EngineFailed, Unsupported
 from runyard.domain.server import LOCK_TAKEN, ServerInfo
 from runyard.domain.workspaces import WorkspaceRecord, WorkspaceSpec, check_workspace_name
+from runyard.sdk.exceptions import AzureMLException
 from runyard.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def init(name: str | None, force: bool, as_json: bool) -> None:
     from runyard.sdk import config_file
     from runyard.sdk.embedded import connect
 
-    file = Path.cwd() / config_file.CONFIG_NAME
-    present = _present_config(file, force=force)
+    file = _config_of(Path.cwd())
+    present = _present_config(file, force=force, named=name is not None)
     wanted = name or (present.workspace_name if present else "") or _folder_name(Path.cwd())
     wanted = check_workspace_name(wanted)
     if present is not None and present.workspace_name != wanted:
@@ -80,10 +81,28 @@ def init(name: str | None, force: bool, as_json: bool) -> None:
     console.say("In Python:  from azureml.core import Workspace; ws = Workspace.from_config()")
 
 
-def _present_config(file: Path, *, force: bool) -> "WorkspaceConfig | None":
+def _config_of(folder: Path) -> Path:
+    """The configuration of this folder, where it is or where it is to be."""
+    from runyard.sdk.config_file import CONFIG_NAME, candidates
+
+    there = (file for file in candidates(folder) if file.is_file() and folder in file.parents)
+    return next(there, folder / CONFIG_NAME)
+
+
+def _present_config(file: Path, *, force: bool, named: bool) -> "WorkspaceConfig | None":
+    """What the file says; None if there is none, or if it is to be written anew."""
     from runyard.sdk.config_file import read_config
 
-    return read_config(file) if file.exists() and not force else None
+    if force or not file.exists():
+        return None
+    try:
+        return read_config(file)
+    except AzureMLException:
+        if not named:
+            raise
+        kept = file.rename(file.with_name(f"{file.name}.damaged"))
+        console.note(f"{file} could not be used; it is {kept.name} now, and a new one is written.")
+        return None
 
 
 def _folder_name(folder: Path) -> str:
@@ -147,7 +166,7 @@ def status(context: click.Context, as_json: bool) -> None:
     """
     from runyard.sdk import embedded
 
-    settings, workspace = find_settings()
+    settings, workspace, damage = find_settings_anyhow()
     found = embedded.status(settings)
     if as_json:
         told = msgspec.to_builtins(found.server) if found.server else {"home": str(settings.home)}
@@ -157,14 +176,15 @@ def status(context: click.Context, as_json: bool) -> None:
         console.say(f"The server does not run: {found.reason.rstrip('.')}.")
         console.say("Start it with: runyard up --detach")
     else:
-        _say_status(found.server, workspace)
+        _say_status(found.server, workspace, damage)
     if found.server is None:
         context.exit(1)
 
 
-def _say_status(server: ServerInfo, workspace: str | None) -> None:
+def _say_status(server: ServerInfo, workspace: str | None, damage: AzureMLException | None) -> None:
     from datetime import UTC, datetime
 
+    nowhere = "none: this folder has no config.json (runyard init)"
     console.fields(
         {
             "server": console.Cell("running", "green"),
@@ -175,13 +195,13 @@ def _say_status(server: ServerInfo, workspace: str | None) -> None:
             "home": server.home,
             "database": server.database,
             "runs": ", ".join(f"{count} {state}" for state, count in server.active.items()),
-            "workspace": workspace or "none: this folder has no config.json (runyard init)",
+            "workspace": workspace or (str(damage) if damage is not None else nowhere),
         }
     )
 
 
 def _embedded_settings(verb: str) -> Settings:
-    settings, _ = find_settings()
+    settings, _, _ = find_settings_anyhow()
     if settings.url:
         raise Unsupported(
             f"This command cannot {verb} the server at {settings.url}.",

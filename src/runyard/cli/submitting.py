@@ -78,6 +78,7 @@ def _pairs(
     callback=_pairs,
     help="A tag of the run; may be repeated.",
 )
+@click.option("--target", metavar="NAME", help="A compute target; by default 'local'.")
 @click.option("--name", metavar="TEXT", help="The run's display name.")
 @click.option("--wait", is_flag=True, help="Return when the run is over; exit code 1 if it failed.")
 @click.option("--follow", "-f", is_flag=True, help="Like --wait, and print its log meanwhile.")
@@ -94,6 +95,7 @@ def submit(
     conda_file: str | None,
     variables: dict[str, str],
     tags: dict[str, str],
+    target: str | None,
     name: str | None,
     wait: bool,
     follow: bool,
@@ -121,6 +123,7 @@ def submit(
             script=inside,
             arguments=list(arguments),
             environment=environment,
+            compute_target=target,
         ),
         tags=tags,
         display_name=name,

@@ -6,6 +6,7 @@
     ├── Stale           somebody else changed the record first; look again
     ├── Invalid         the request makes no sense as it stands
     ├── BlobsMissing    upload these contents first (`digests`)
+    ├── WrongVerb       the path is there, but not for this HTTP verb
     ├── Unsupported     a sensible request that this platform or engine cannot serve
     ├── Denied          the token is missing, wrong or not allowed to do this
     ├── TooLarge        over a limit
@@ -17,6 +18,8 @@
 Every class crosses HTTP and arrives as itself: `to_wire` and `from_wire` are inverse.
 Bugs of the platform are plain exceptions and are never dressed as one of these.
 """
+
+import re
 
 import msgspec
 
@@ -93,6 +96,13 @@ class BlobsMissing(RunyardError):
         self.digests = digests
 
 
+class WrongVerb(RunyardError):
+    """The path is there, but not for this HTTP verb."""
+
+    code = "wrong_verb"
+    status = 405
+
+
 class Unsupported(RunyardError):
     """A sensible request that this platform or engine cannot serve."""
 
@@ -143,6 +153,7 @@ BY_CODE: dict[str, type[RunyardError]] = {
         Stale,
         Invalid,
         BlobsMissing,
+        WrongVerb,
         Unsupported,
         Denied,
         TooLarge,
@@ -159,6 +170,16 @@ def to_wire(error: RunyardError) -> ErrorBody:
     return ErrorBody(
         code=error.code, what=error.what, why=error.why, fix=error.fix, digests=digests
     )
+
+
+_TEXT = re.compile(r"(?P<what>.*?)(\n  why: (?P<why>.*?))?(\n  fix: (?P<fix>.*))?", re.DOTALL)
+
+
+def from_text(text: str) -> RunyardError:
+    """The error that reads so: the inverse of `str`, for a text that has lost its class."""
+    found = _TEXT.fullmatch(text)
+    assert found is not None  # it matches anything
+    return RunyardError(found["what"], why=found["why"] or "", fix=found["fix"] or "")
 
 
 def from_wire(body: ErrorBody) -> RunyardError:

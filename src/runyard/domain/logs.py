@@ -1,11 +1,21 @@
-"""Which of a run's logs a person wants to follow."""
+"""Which of a run's logs a person wants to follow, and how it is told."""
 
 import re
 from collections.abc import Iterable
 
+import msgspec
+
 _NUMBERED = re.compile(r"azureml-logs/(\d\d).*\.txt")
 _FIRST = re.compile(r"(?<!_ps)_(?:rank_|worker_)?0\.txt$")
 _SUFFIXED = re.compile(r"_\d+\.txt$")
+
+
+class LogText(msgspec.Struct, frozen=True, kw_only=True):
+    """Some text of a log, as it arrives; `offset` is where it begins, in bytes."""
+
+    name: str
+    offset: int
+    text: str
 
 
 def log_to_follow(names: Iterable[str]) -> str | None:

@@ -5,9 +5,11 @@ from enum import StrEnum
 
 import msgspec
 
+from runyard.domain.compute import NodeUse
 from runyard.domain.data import DataInput, DataOutput
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
 from runyard.domain.files import Manifest
+from runyard.domain.secrets import redact_all
 from runyard.domain.states import RunState
 
 LOCAL = "local"  # the compute target every workspace has
@@ -110,7 +112,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     job: str | None = None  # the engine's id of the running incarnation
     environment: EnvironmentUse | None = None
-    takeovers: int = 0  # how often a lost agent was replaced
+    nodes: tuple[NodeUse, ...] = ()  # where it works, or worked last
+    takeovers: int = 0  # how often a lost agent was replaced, of late
+    taken_over: datetime | None = None  # when it was the last time
+
+
+def all_warnings(run: RunRecord) -> tuple[str, ...]:
+    """What was chosen for the user or left out, at submit and since."""
+    return tuple(dict.fromkeys((*run.spec.warnings, *run.warnings)))
 
 
 class RunPatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,3 +136,9 @@ class RunPage(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[RunRecord, ...]
     next: str | None = None  # pass as `after`; None: this was the last page
+
+
+def redact_run(run: RunRecord) -> RunRecord:
+    """The run without the credentials of URLs in what was asked for (indexes, channels, images)."""
+    spec = redact_all(run.spec)
+    return run if spec is run.spec else msgspec.structs.replace(run, spec=spec)

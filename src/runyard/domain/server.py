@@ -9,7 +9,8 @@ TOKEN_FILE = "token"  # the owner's token, mode 0600
 SERVER_LOCK = "server.lock"  # held (flock) by the server for its lifetime
 START_LOCK = "start.lock"  # held (flock) by whoever is starting one
 SERVER_OUTPUT = "logs/server.out"  # what a server started in the background prints
-LOCK_TAKEN = 3  # exit code of a server that found another one
+LOCK_TAKEN = 3  # exit code of a server that found another one of its home
+DATABASE_TAKEN = 5  # exit code of a server that found another one, of another home, at its database
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Tokens: who may do what. Pure; the secret comes in as an argument.
 
-The owner's token is a random text in a file. A run's token and a viewer's ticket are signed:
-`role.subject.expiry.signature`, so that no table of them is needed.
+The owner's token is a random text in a file. Those of runs and agents and a viewer's ticket are
+signed: `role.subject.expiry.signature`, so that no table of them is needed. What a run's and an
+agent's token are worth ends with the run, whatever their expiry (`runyard.server.auth`).
 """
 
 import hashlib
@@ -16,15 +17,17 @@ class Role(StrEnum):
     """Whose token it is."""
 
     OWNER = "owner"  # may do everything
-    RUN = "run"  # a job: reads the workspace, writes its own run and that run's children
-    VIEWER = "viewer"  # a link from `get_portal_url`: reads
+    RUN = "run"  # a script: reads its workspace, writes its own run and that run's children
+    AGENT = "agent"  # who runs the script: may do the same, and reports how it goes
+    VIEWER = "viewer"  # a link from `get_portal_url`: reads a run and its children
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What a valid token says."""
 
     role: Role
-    subject: str = ""  # the run's id, for Role.RUN
+    subject: str = ""  # a run's id; empty: the owner's, or a viewer's who sees everything
+    workspace: str = ""  # the only one it reaches, not part of the token; empty: all
 
 
 def mint(secret: bytes, role: Role, subject: str, expires: int) -> str:

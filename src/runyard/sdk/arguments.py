@@ -24,7 +24,7 @@ def argument_texts(arguments: object) -> tuple[str, ...]:
 def command_text(command: object) -> str:
     """A command, given as a text or as a list of words, as one line for the shell."""
     if isinstance(command, str):
-        text = command
+        text = _passable("The command", command)
     elif isinstance(command, list | tuple):
         text = " ".join(_text(position, value) for position, value in enumerate(command))
     else:
@@ -40,7 +40,7 @@ def command_text(command: object) -> str:
 
 def _text(position: int, value: object) -> str:
     if isinstance(value, os.PathLike):
-        return str(os.fspath(value))
+        return _passable(f"Argument {position}", os.fsdecode(value))
     if _is_dataset(value):
         raise user_error(
             f"Argument {position} is a dataset itself.",
@@ -51,20 +51,38 @@ def _text(position: int, value: object) -> str:
     no_text = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     if isinstance(value, _NESTED) or callable(value) or no_text:
         raise _odd(position, value)
-    text = str(value)
+    return _passable(f"Argument {position}", str(value))
+
+
+def _passable(what: str, text: str) -> str:
+    """The text, or an error if no command line can hold it."""
     if "\0" in text:
-        raise _odd(position, value)
+        raise user_error(
+            f"{what} has a NUL character: {text!r:.200}.",
+            why="The words of a command line end there.",
+            fix="Remove it, or pass the text in a file.",
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise user_error(
+            f"{what} has half a character: {text!r:.200}.",
+            why=f"{error.reason[0].upper()}{error.reason[1:]}, at position {error.start}; "
+            "often it comes from a file name that is not UTF-8.",
+            fix="Correct the text, or rename the file.",
+        ) from None
     return text
 
 
 def _is_dataset(value: object) -> bool:
-    """Datasets are their own issue; whatever class they have, they can be mounted by name."""
+    """Whatever class they have, datasets can be made inputs by name."""
     return hasattr(value, "as_named_input") and type(value).__name__.endswith("Dataset")
 
 
 def _odd(position: int, value: object) -> UserErrorException:
     return user_error(
-        f"Argument {position} is a {type(value).__name__}, which cannot be passed to a script.",
+        f"Argument {position} is of type {type(value).__name__}, "
+        "which cannot be passed to a script.",
         why="Arguments become the words of a command line: texts, numbers, booleans, paths.",
         fix="Make each element of a list an argument of its own, or pass text, e.g. json.dumps(x).",
     )

@@ -31,6 +31,7 @@ def post_with_contents(
     *,
     answer: type[T],
     about_to_upload: Callable[[tuple[str, ...]], None] | None = None,
+    timeout_seconds: float = 60.0,
 ) -> T:
     """POST `body`; upload the contents that the server says it lacks, and POST again.
 
@@ -39,7 +40,12 @@ def post_with_contents(
     for _ in range(ROUNDS):
         try:
             return session.client.request(
-                "POST", path, body=body, answer=answer, safe_to_repeat=True
+                "POST",
+                path,
+                body=body,
+                answer=answer,
+                safe_to_repeat=True,
+                timeout_seconds=timeout_seconds,
             )
         except BlobsMissing as missing:
             unknown = [digest for digest in missing.digests if digest not in contents]

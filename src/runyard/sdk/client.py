@@ -30,6 +30,7 @@ T = TypeVar("T")
 Refresh = Callable[[], tuple[str, str]]
 
 PATIENCE_SECONDS = 30.0  # a server that restarts is back long before
+FIRST_PATIENCE_SECONDS = 4.0  # with an address that never answered: it may simply be wrong
 FIRST_DELAY_SECONDS = 0.05
 LONGEST_DELAY_SECONDS = 2.0
 CHUNK_BYTES = 1 << 18
@@ -58,6 +59,7 @@ class Client:
         self.token = token
         self._refresh = refresh
         self._patience = patience_seconds
+        self._reached = False
         self._lock = threading.Lock()
         self._pool: HTTPConnectionPool | None = None
         self._pool_owner: tuple[int, str] = (0, "")
@@ -201,6 +203,7 @@ class Client:
             preload_content=not stream,
             timeout=urllib3.Timeout(connect=min(10.0, timeout_seconds), read=timeout_seconds),
         )
+        self._reached = True
         if response.status < 300 or (stream and response.status == 416):
             return response
         try:
@@ -224,6 +227,10 @@ class Client:
                 )
                 self._pool_owner = owner
             return self._pool, urlsplit(self.url).path
+
+    def _patience_now(self) -> float:
+        known = self._reached or self._refresh is not None
+        return self._patience if known else min(self._patience, FIRST_PATIENCE_SECONDS)
 
     def _renew(self, url: str, token: str) -> bool:
         """Ask for the present address; True if it differs from the one that failed."""
@@ -283,8 +290,10 @@ class _Attempts:
             self._failing_since = self._began if _is_timeout(error) else now
         self._failures += 1
         away = now - self._failing_since
-        if not (self._repeat or unsent) or away + self._delay > self._client._patience:
-            raise _unavailable(self._used[0], self._failures, now - self._began, away, error)
+        if not (self._repeat or unsent) or away + self._delay > self._client._patience_now():
+            remote = self._client._refresh is None
+            last = now - self._began
+            raise _unavailable(self._used[0], self._failures, last, away, error, remote=remote)
         log.debug("%s: %s; trying again in %.2f s", self._used[0], error, self._delay)
         time.sleep(self._delay)
         self._delay = min(self._delay * 2, LONGEST_DELAY_SECONDS)
@@ -306,7 +315,13 @@ def _is_timeout(error: Exception) -> bool:
 
 
 def _unavailable(
-    url: str, tries: int, last_seconds: float, away_seconds: float, error: Exception
+    url: str,
+    tries: int,
+    last_seconds: float,
+    away_seconds: float,
+    error: Exception,
+    *,
+    remote: bool,
 ) -> Unavailable:
     if isinstance(error, Unavailable) and tries == 1:
         return error
@@ -315,7 +330,9 @@ def _unavailable(
     return Unavailable(
         f"The Runyard server at {url} does not answer.",
         why=f"Tried {times}; the last failure: {cause}.",
-        fix="See whether it runs with: runyard status   (start it with: runyard up --detach)",
+        fix="Check RUNYARD_URL, or the url in config.json, and that the server runs there."
+        if remote
+        else "See whether it runs with: runyard status   (start it with: runyard up --detach)",
     )
 
 

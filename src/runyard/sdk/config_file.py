@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from runyard.sdk.exceptions import UserErrorException, error_text, user_error
+from runyard.sdk.exceptions import UserErrorException, user_error
 from runyard.settings import Settings, default_home, load_settings
 
 CONFIG_NAME = "config.json"
@@ -56,20 +56,22 @@ def find_config(path: str | os.PathLike[str] | None, file_name: str | None = Non
 
 
 def read_config(file: Path) -> WorkspaceConfig:
-    """What the file says, or an error that says what is wrong with it."""
+    """What the file says, a workspace's name at least; or an error that says what is wrong."""
     try:
         data = json.loads(file.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as error:
         raise _unreadable(file, str(error)) from None
     if not isinstance(data, dict):
-        raise _unreadable(file, f"it holds a {type(data).__name__}, not an object")
+        raise _unreadable(file, f"its content is of type {type(data).__name__}, not an object")
     if isinstance(data.get("Scope"), str):  # the legacy project.json: an Azure resource id
         data = {**_from_scope(data["Scope"]), **data}
+    if not data.get("workspace_name"):
+        raise _unreadable(file, "it has no 'workspace_name'")
     ours = data.get("runyard") or {}
     try:
         return msgspec.convert(
             {
-                "workspace_name": data.get("workspace_name", ""),
+                "workspace_name": data["workspace_name"],
                 "subscription_id": data.get("subscription_id") or "",
                 "resource_group": data.get("resource_group") or "",
                 "home": ours.get("home", "") if isinstance(ours, dict) else ours,
@@ -94,12 +96,8 @@ def _from_scope(scope: str) -> dict[str, str]:
 
 
 def load_config(path: str | os.PathLike[str] | None, file_name: str | None) -> WorkspaceConfig:
-    """Find and read the configuration; it names a workspace."""
-    file = find_config(path, file_name)
-    config = read_config(file)
-    if not config.workspace_name:
-        raise _unreadable(file, "it has no 'workspace_name'")
-    return config
+    """Find and read the configuration."""
+    return read_config(find_config(path, file_name))
 
 
 def settings_for(config: WorkspaceConfig) -> Settings:
@@ -149,10 +147,8 @@ def write_config(config: WorkspaceConfig, file: Path) -> Path:
 
 
 def _unreadable(file: Path, why: str) -> UserErrorException:
-    return UserErrorException(
-        error_text(
-            f"The workspace configuration '{file}' cannot be used.",
-            why=f"{why[0].upper()}{why[1:].rstrip('.')}.",
-            fix="Correct it, or write a new one with: runyard init NAME",
-        )
+    return user_error(
+        f"The workspace configuration '{file}' cannot be used.",
+        why=f"{why[0].upper()}{why[1:].rstrip('.')}.",
+        fix="Correct it, or write a new one in its folder with: runyard init NAME",
     )

@@ -24,7 +24,7 @@ from runyard.domain.server import (
     ServerInfo,
 )
 from runyard.sdk.client import Client
-from runyard.settings import Settings, load_settings, to_environ
+from runyard.settings import Settings, default_home, load_settings, to_environ
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ START_SECONDS = 30.0  # a cold start on a slow disk takes a few
 STOP_SECONDS = 30.0
 PROBE_SECONDS = 2.0  # a busy server may take a second; one that hangs must not hold us up
 STEP_SECONDS = 0.01
+RESTART = "runyard down && runyard up --detach"
 TAIL_LINES = 15
 OUTPUT_BYTES = 5_000_000
 
@@ -42,7 +43,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerInfo | None = None  # it runs and answers
     pid: int | None = None  # of the last one, if it is not known to have ended
     reason: str = ""  # why `server` is None
-    denied: bool = False  # something answers there, but does not accept our token
+    denied: bool = False  # it runs, but our token is damaged or not accepted
+    fix: str = ""  # what to do about that
 
 
 def connect(settings: Settings | None = None) -> Client:
@@ -50,6 +52,8 @@ def connect(settings: Settings | None = None) -> Client:
     settings = settings or load_settings()
     if settings.url:
         return Client(settings.url, _remote_token(settings))
+    if settings.token:
+        log.warning("RUNYARD_TOKEN is ignored: it belongs to RUNYARD_URL, which is not set")
 
     def present() -> tuple[str, str]:
         return ensure_running(settings).url, load_token(settings.home)
@@ -111,7 +115,7 @@ def stop(settings: Settings | None = None) -> bool:
             client.close()
         _wait_until_ended(found.server.pid)
         return True
-    if found.pid is None or not _is_server(found.pid):
+    if found.pid is None or not _is_server(found.pid, settings.home):
         return False
     os.kill(found.pid, signal.SIGTERM)  # it runs but does not answer us
     _wait_until_ended(found.pid)
@@ -148,13 +152,13 @@ def load_token(home: Path) -> str:
         raise Denied(
             f"The token in {path} cannot be read.",
             why=f"{error}.",
-            fix="Become the user who owns it, or stop the server, delete the file and start again.",
+            fix=f"Become the user who owns it, or make a new one: rm '{path}' && {RESTART}",
         ) from error
     if not token:
         raise Denied(
             f"The token file {path} is empty.",
             why="Something cut it short.",
-            fix="Delete it and restart the server: runyard down && runyard up --detach",
+            fix=f"Have a new one made: rm '{path}' && {RESTART}",
         )
     if mode & 0o077:
         log.warning("%s was open to other users (mode %o); it is 600 now", path, mode)
@@ -182,10 +186,14 @@ def _look(home: Path) -> Status:
         return Status(reason=f"{ADDRESS_FILE} cannot be read: {error}")
     pid = written.pid if _is_alive(written.pid) else None
     try:
-        answered = _ask(written.url, load_token(home))
+        token = load_token(home)
+    except Denied as error:
+        return Status(pid=pid, reason=f"{error.what} {error.why}", denied=True, fix=error.fix)
+    try:
+        answered = _ask(written.url, token)
     except Denied as error:
         why = f"{written.url} does not accept our token: {error.why}"
-        return Status(pid=pid, reason=why, denied=True)
+        return Status(pid=pid, reason=why, denied=True, fix=f"Restart it: {RESTART}")
     except Unavailable as error:
         if pid is None:
             return Status(reason=f"process {written.pid} has ended")
@@ -261,7 +269,7 @@ def _start(settings: Settings, deadline: float, now: Callable[[], float]) -> Ser
                 found = _look(home)
                 if found.server is not None:
                     return found.server
-                holds = found.pid is not None and _is_server(found.pid)
+                holds = found.pid is not None and _is_server(found.pid, home)
                 if code == LOCK_TAKEN and holds and found.denied:
                     break  # waiting would not change that
                 if code == LOCK_TAKEN and not holds:
@@ -289,20 +297,22 @@ def _spawn(settings: Settings, output: Path) -> "subprocess.Popen[bytes]":
 
 
 def _start_failed(code: int | None, tail: str) -> EngineFailed:
+    says_how = "  fix: " in tail  # then there is no need for another one
     return EngineFailed(
         "The server could not be started.",
         why=f"It ended with exit code {code}, saying:\n{tail}",
-        fix="Mend what it says (runyard doctor helps), and try again.",
+        fix="" if says_how else "Mend what it says (runyard doctor helps), and try again.",
     )
 
 
 def _not_ready(home: Path, tail: str) -> RunyardError:
     found = _look(home)
-    if found.pid is not None and _is_server(found.pid):
+    if found.pid is not None and _is_server(found.pid, home):
         return TimedOut(
             f"A server runs (process {found.pid}) but is of no use: {found.reason}",
             why=f"It holds the lock of {home}, so no other can be started.",
-            fix=f"End it with: kill -9 {found.pid}   Jobs go on; try again after that.",
+            fix=found.fix
+            or f"End it with: kill -9 {found.pid}   Jobs go on; try again after that.",
         )
     return TimedOut(
         "The server was not ready in time.",
@@ -364,13 +374,16 @@ def _is_zombie(pid: int) -> bool:
     return state.startswith(b"Z")
 
 
-def _is_server(pid: int) -> bool:
-    """True if the process is a Runyard server: a pid may belong to another program by now."""
+def _is_server(pid: int, home: Path) -> bool:
+    """True if the process is the server of that home: a pid may be another program's by now."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    except OSError:
-        command = _ps(pid, "command=")
-    return b"runyard.server" in command
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # no /proc, or somebody else's process
+        return b"runyard.server" in _ps(pid, "command=")
+    homes = [text[13:] for text in environ if text.startswith(b"RUNYARD_HOME=")]
+    named = os.fsdecode(homes[0]) if homes else str(default_home())
+    return b"runyard.server" in command and _same_folder(named, home)
 
 
 def _ps(pid: int, column: str) -> bytes:

@@ -74,7 +74,8 @@ def as_v1(error: RunyardError) -> AzureMLException:
 
 def user_error(what: str, *, why: str = "", fix: str = "") -> UserErrorException:
     """A `UserErrorException` with the text every error of ours has."""
-    return UserErrorException(error_text(what, why=why, fix=fix))
+    error = Invalid(what, why=why, fix=fix)
+    return UserErrorException(str(error), error)
 
 
 def error_text(what: str, *, why: str = "", fix: str = "") -> str:

@@ -4,6 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from runyard.domain.secrets import redact
+
 PATIENCE_SECONDS = 3.0  # a huge or remote repository is not worth a slow submit
 
 
@@ -49,11 +51,6 @@ def git_properties(status: str, remote: str) -> dict[str, str]:
     }
     if branch and branch != "(detached)":
         found["azureml.git.branch"] = found["mlflow.source.git.branch"] = branch
-    if url := strip_credentials(remote.strip()):
+    if url := redact(remote.strip(), hidden=""):
         found["azureml.git.repository_uri"] = found["mlflow.source.git.repoURL"] = url
     return found
-
-
-def strip_credentials(url: str) -> str:
-    """A remote's URL without the user name and password that may be in it. Pure."""
-    return re.sub(r"^(\w[\w+.-]*://)[^/]*@", r"\1", url)

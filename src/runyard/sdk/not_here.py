@@ -13,28 +13,21 @@ from runyard.sdk.exceptions import UserErrorException, error_text
 
 # Dotted v1 name → what it is. A row covers everything below its name.
 NOT_YET: dict[str, str] = {
-    "azureml.core.Dataset": "datasets",
-    "azureml.core.Datastore": "datastores",
     "azureml.core.Model": "the model registry",
     "azureml.core.Webservice": "model deployment",
-    "azureml.core.ComputeTarget": "compute clusters",
     "azureml.core.Image": "container images of models",
     "azureml.core.Keyvault": "the secret store",
     "azureml.core.LinkedService": "linked services",
     "azureml.core.PrivateEndPoint": "private endpoints",
-    "azureml.core.compute": "compute clusters",
-    "azureml.core.compute_target": "compute clusters",
-    "azureml.core.dataset": "datasets",
-    "azureml.core.datastore": "datastores",
     "azureml.core.image": "container images of models",
     "azureml.core.keyvault": "the secret store",
     "azureml.core.model": "the model registry",
     "azureml.core.profile": "model profiling",
     "azureml.core.resource_configuration": "the model registry",
     "azureml.core.webservice": "model deployment",
-    "azureml.core.runconfig.DataReferenceConfiguration": "data references",
-    "azureml.data": "datasets and data references",
-    "azureml.dataprep": "datasets",
+    "azureml.data": "this part of datasets and datastores",
+    "azureml.dataprep": "the data preparation package",
+    "azureml.mlflow": "the MLflow protocol",
     "azureml.monitoring": "the collection of model data",
     "azureml.pipeline": "pipelines",
     "azureml.tensorboard": "TensorBoard",
@@ -47,37 +40,36 @@ NOT_YET: dict[str, str] = {
 }
 
 NEVER: dict[str, str] = {
+    "azureml._": "what v1 kept private",
     "azureml.accel": "accelerated models (FPGA)",
     "azureml.automl": "automated machine learning (AutoML)",
     "azureml.contrib": "contributed previews",
     "azureml.core.databricks": "Databricks",
     "azureml.core.runconfig.JarLibrary": "Spark jobs",
+    "azureml.datadrift": "the detection of data drift",
+    "azureml.designer": "the designer",
     "azureml.explain": "model explanation",
+    "azureml.fairness": "fairness reports",
     "azureml.interpret": "model explanation",
     "azureml.opendatasets": "Azure Open Datasets",
+    "azureml.studio": "the designer",
     "azureml.train.automl": "automated machine learning (AutoML)",
 }
 
 # What to do meanwhile, where there is something better than waiting.
 _SCRIPT = "Use ScriptRunConfig with an Environment; it does what estimators did."
-_LOCAL = "Use compute_target='local': runs take place on the server's machine."
 _OUTPUTS = "Keep model files in ./outputs; run.download_files gets them back."
-_PATH = "Pass the data's path as an argument of the script."
 _INTERPRET = "Install and use the interpret package directly in your script."
 
 INSTEAD: dict[str, str] = {
+    "azureml._": "Import the public name, e.g. from azureml.exceptions import UserErrorException",
+    "azureml.mlflow": "Log with run.log(...) of Run.get_context().",
     "azureml.widgets": "Use run.wait_for_completion(show_output=True), or run.get_portal_url().",
     "azureml.train.dnn": _SCRIPT,
     "azureml.train.estimator": _SCRIPT,
     "azureml.train.sklearn": _SCRIPT,
-    "azureml.core.compute": _LOCAL,
-    "azureml.core.compute_target": _LOCAL,
-    "azureml.core.ComputeTarget": _LOCAL,
     "azureml.core.Model": _OUTPUTS,
     "azureml.core.model": _OUTPUTS,
-    "azureml.core.Dataset": _PATH,
-    "azureml.core.dataset": _PATH,
-    "azureml.data": _PATH,
     "azureml.interpret": _INTERPRET,
     "azureml.explain": _INTERPRET,
 }
@@ -108,7 +100,8 @@ def _row(name: str) -> str:
         row = ".".join(parts[:length])
         if row in NEVER or row in NOT_YET:
             return row
-    return ""
+    private = name.startswith("azureml._") and not name.startswith("azureml.__")
+    return "azureml._" if private else ""
 
 
 def refuse(what: str, family: str, fix: str = "") -> NoReturn:

@@ -2,12 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from runyard.domain.metrics import Series, view
 from runyard.domain.runs import RunError, RunKind, RunPage, RunRecord, RunSpec
 from runyard.domain.states import TERMINAL, RunState
 from runyard.sdk import run_files
@@ -19,7 +18,7 @@ from runyard.sdk.exceptions import (
 )
 from runyard.sdk.experiment import Experiment
 from runyard.sdk.not_here import refuse
-from runyard.sdk.run_details import error_words, is_log, label_queries, render_details, render_error
+from runyard.sdk.run_details import error_words, label_queries, render_details, render_error
 from runyard.sdk.run_file_family import FileFamily
 from runyard.sdk.run_following import Printer, print_until_over, wait_until_over
 from runyard.sdk.run_handle import load_run
@@ -27,14 +26,12 @@ from runyard.sdk.run_log_family import LogFamily
 from runyard.sdk.session import segments
 from runyard.sdk.submission import Labels, post_run, submit, tag_values, user_name
 from runyard.sdk.tracked_outputs import TrackedOutputs
-from runyard_runtime.wire import from_json_value
+from runyard_runtime.records import is_log, metrics_view
 
 if TYPE_CHECKING:
     from runyard.sdk.workspace import Workspace
 
-DOCS_URL = "https://docs.microsoft.com/python/api/azureml-core/azureml.core.run.Run"
 PAGE = 100  # runs in one answer
-LOG_SHOWN_BYTES = 8 << 20  # of each log, in get_details_with_logs
 
 StrPath = str | os.PathLike[str]
 Filter = Mapping[str, str | None] | str | None
@@ -189,9 +186,11 @@ class Run(FileFamily, LogFamily):
             "GET",
             f"{self._path}/metrics",
             query={"name": name, "recursive": recursive or None},
-            answer=dict[str, list[Series]],
+            answer=dict[str, list[dict[str, object]]],
         )
-        views = {id: view(_parsed(series)) for id, series in found.items()}
+        views: dict[str, dict[str, object]] = {
+            id: metrics_view(series) for id, series in found.items()
+        }
         if not recursive:
             return views.get(self.id, {})
         if run_type is not None:
@@ -420,17 +419,6 @@ def _experiment_of(experiment: Experiment, record: RunRecord) -> Experiment:
     if record.spec.experiment == experiment.name:
         return experiment
     return Experiment(experiment.workspace, record.spec.experiment, _create_in_cloud=False)
-
-
-def _parsed(series: Iterable[Series]) -> Iterable[Series]:
-    for one in series:
-        yield Series(
-            name=one.name,
-            kind=one.kind,
-            values=[from_json_value(value) for value in one.values],
-            steps=one.steps,
-            times=one.times,
-        )
 
 
 def _error_message(details: object | None) -> str:

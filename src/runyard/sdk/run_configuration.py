@@ -17,10 +17,31 @@ from runyard.sdk.distributed import (
 )
 from runyard.sdk.element import closed
 from runyard.sdk.exceptions import RunConfigurationException, error_text, user_error
+from runyard.sdk.ignored_sections import (
+    AmlComputeConfiguration,
+    HdiConfiguration,
+    KubernetesComputeConfiguration,
+    ParallelTaskConfiguration,
+    SparkConfiguration,
+)
 
 if TYPE_CHECKING:
     from runyard.sdk.conda_dependencies import CondaDependencies
     from runyard.sdk.environment import Environment
+
+
+def target_name(target: object | None) -> str:
+    """The name of a compute target given as an object, a name, or not at all."""
+    if target is None:
+        return LOCAL
+    name = target if isinstance(target, str) else getattr(target, "name", None)
+    if not isinstance(name, str) or not name:
+        raise user_error(
+            f"{target!r} is not a compute target.",
+            fix="Pass a ComputeTarget or its name, or leave it out for 'local'.",
+        )
+    return name
+
 
 FRAMEWORKS = ("Python", "PyTorch", "TensorFlow", "PySpark", "Cntk")
 COMMUNICATORS = ("None", "Mpi", "IntelMpi", "OpenMpi", "ParameterServer", "Gloo", "Nccl")
@@ -55,7 +76,6 @@ class RunConfiguration:
     script: str | None
     arguments: list[object]
     command: str | list[object] | None
-    target: str
     framework: str
     communicator: str
     node_count: int
@@ -66,6 +86,15 @@ class RunConfiguration:
     pytorch: PyTorchConfiguration
     docker: DockerConfiguration
     history: HistoryConfiguration
+    spark: SparkConfiguration
+    hdi: HdiConfiguration
+    amlcompute: AmlComputeConfiguration
+    kubernetescompute: KubernetesComputeConfiguration
+    paralleltask: ParallelTaskConfiguration
+    identity: object | None
+    credential_passthrough: bool
+    services: dict[str, object]
+    datacaches: list[object] | None
     data: dict[str, object]
     data_references: dict[str, object]
     output_data: dict[str, object]
@@ -73,6 +102,7 @@ class RunConfiguration:
     priority: int | None
     source_directory_data_store: str | None
     auto_prepare_environment: bool
+    _target: str
     _environment: "Environment | None"
     _name: str | None
 
@@ -102,6 +132,15 @@ class RunConfiguration:
         self.pytorch = PyTorchConfiguration()
         self.docker = DockerConfiguration()
         self.history = HistoryConfiguration()
+        self.spark = SparkConfiguration()
+        self.hdi = HdiConfiguration()
+        self.amlcompute = AmlComputeConfiguration()
+        self.kubernetescompute = KubernetesComputeConfiguration()
+        self.paralleltask = ParallelTaskConfiguration()
+        self.identity = None
+        self.credential_passthrough = False
+        self.services = {}
+        self.datacaches = None
         self.data = {}
         self.data_references = {}
         self.output_data = {}
@@ -113,6 +152,15 @@ class RunConfiguration:
         self._name = _name
         if conda_dependencies is not None:
             self.environment.python.conda_dependencies = conda_dependencies
+
+    @property
+    def target(self) -> str:
+        """The name of the compute target; it may be set to the target itself."""
+        return self._target
+
+    @target.setter
+    def target(self, target: object) -> None:
+        self._target = target_name(target)
 
     @property
     def environment(self) -> "Environment":

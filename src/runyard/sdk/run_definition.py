@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from runyard.domain.environments import EnvironmentSpec
+from runyard.sdk.data_reference import DataReferenceConfiguration
 from runyard.sdk.distributed import (
     MpiConfiguration,
     PyTorchConfiguration,
@@ -16,6 +17,13 @@ from runyard.sdk.run_configuration import (
     HistoryConfiguration,
     RunConfiguration,
 )
+from runyard.sdk.run_data import (
+    RunData,
+    plan_references,
+    render_data,
+    render_output_data,
+    render_references,
+)
 
 
 def render_definition(
@@ -25,6 +33,7 @@ def render_definition(
     command: str | None,
     arguments: Sequence[str],
     environment: EnvironmentSpec,
+    data: RunData = RunData(),
 ) -> dict[str, object]:
     """What `run.get_details()['runDefinition']` shows."""
     return {
@@ -36,9 +45,9 @@ def render_definition(
         "framework": config.framework,
         "communicator": config.communicator,
         "target": config.target,
-        "dataReferences": {},
-        "data": {},
-        "outputData": {},
+        "dataReferences": render_references(data),
+        "data": render_data(data),
+        "outputData": render_output_data(data),
         "datacaches": [],
         "jobName": config.job_name,
         "maxRunDurationSeconds": config.max_run_duration_seconds,
@@ -50,10 +59,10 @@ def render_definition(
         "history": {
             "outputCollection": config.history.output_collection,
             "directoriesToWatch": list(config.history.directories_to_watch),
-            "enableMLflowTracking": True,
+            "enableMLflowTracking": False,
             "snapshotProject": config.history.snapshot_project,
         },
-        "spark": {"configuration": {}},
+        "spark": {"configuration": dict(config.spark.configuration)},
         "parallelTask": {},
         "amlCompute": {},
         "tensorflow": {
@@ -65,7 +74,7 @@ def render_definition(
             "communicationBackend": config.pytorch.communication_backend,
             "processCount": config.pytorch.process_count,
         },
-        "hdi": {},
+        "hdi": {"yarnDeployMode": config.hdi.yarn_deploy_mode},
         "docker": {
             "useDocker": config.docker.use_docker,
             "sharedVolumes": config.docker.shared_volumes,
@@ -115,6 +124,7 @@ def render_configuration(config: RunConfiguration) -> dict[str, object]:
         command=config.command if isinstance(config.command, str) else None,
         arguments=[str(argument) for argument in config.arguments],
         environment=spec or EnvironmentSpec(name="project"),
+        data=plan_references(config.data_references),
     )
     if isinstance(config.command, list):
         data["command"] = [str(word) for word in config.command]
@@ -138,6 +148,9 @@ def parse_configuration(data: Mapping[str, Any]) -> RunConfiguration:
     config.max_run_duration_seconds = data.get("maxRunDurationSeconds")
     config.job_name = data.get("jobName")
     config.environment_variables = dict(data.get("environmentVariables") or {})
+    config.data_references = {
+        str(name): parse_reference(one) for name, one in (data.get("dataReferences") or {}).items()
+    }
     if data.get("environment"):
         from runyard.sdk.environment import Environment
 
@@ -166,3 +179,14 @@ def parse_configuration(data: Mapping[str, Any]) -> RunConfiguration:
         directories_to_watch=list(history.get("directoriesToWatch") or ["logs"]),
     )
     return config
+
+
+def parse_reference(data: Mapping[str, Any]) -> DataReferenceConfiguration:
+    """A data reference in a .runconfig file."""
+    return DataReferenceConfiguration(
+        data_store_name=data.get("dataStoreName"),
+        mode=str(data.get("mode") or "mount").lower(),
+        path_on_data_store=data.get("pathOnDataStore"),
+        path_on_compute=data.get("pathOnCompute"),
+        overwrite=bool(data.get("overwrite")),
+    )

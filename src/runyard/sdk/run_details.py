@@ -1,56 +1,24 @@
 """A run's record in the shapes that v1 shows. Pure."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from typing import Any
+
+import msgspec
 
 from runyard.domain.runs import RunError, RunRecord
-
-LOG_FOLDERS = ("azureml-logs/", "logs/", "user_logs/", "system_logs/")
+from runyard_runtime import records
 
 
 def render_details(record: RunRecord, log_files: Mapping[str, str]) -> dict[str, object]:
     """What `run.get_details()` returns; `log_files` are names with addresses."""
-    script = record.spec.script
-    details: dict[str, object] = {
-        "runId": record.id,
-        "target": script.target if script is not None else "sdk",
-        "status": str(record.state),
-    }
-    if record.started is not None:
-        details["startTimeUtc"] = time_text(record.started)
-    if record.ended is not None:
-        details["endTimeUtc"] = time_text(record.ended)
-    details["services"] = {}
-    if record.error is not None:
-        details["error"] = render_error(record.error)
-    if warnings := all_warnings(record):
-        details["warnings"] = [{"source": "Runyard", "message": text} for text in warnings]
-    details |= {
-        "properties": dict(record.properties),
-        "inputDatasets": [],
-        "outputDatasets": [],
-        "runDefinition": dict(record.spec.definition),
-        "logFiles": dict(log_files),
-        "submittedBy": record.spec.submitted_by,
-    }
-    return details
+    shown: dict[str, object] = records.details(msgspec.to_builtins(record), log_files)
+    return shown
 
 
-def all_warnings(record: RunRecord) -> tuple[str, ...]:
-    """What was chosen or left out, at submit and since."""
-    return tuple(dict.fromkeys((*record.spec.warnings, *record.warnings)))
-
-
-def render_error(error: RunError) -> dict[str, object]:
+def render_error(error: RunError) -> dict[str, Any]:
     """An error in the nesting that v1 has."""
-    inner: dict[str, object] = {"code": error.code, "message": error.message}
-    if error.rank is not None:
-        inner["rank"] = error.rank
-    if error.exit_code is not None:
-        inner["exitCode"] = error.exit_code
-    if error.traceback:
-        inner["traceback"] = error.traceback
-    return {"error": inner}
+    shown: dict[str, Any] = records.error_details(msgspec.to_builtins(error))
+    return shown
 
 
 def error_words(record: RunRecord) -> str:
@@ -71,16 +39,6 @@ def error_words(record: RunRecord) -> str:
         f"  fix: Read the log with run.get_details_with_logs() or: runyard logs {record.id}"
     )
     return "\n".join(lines)
-
-
-def is_log(name: str) -> bool:
-    """True for files that are logs, by the folder they are in."""
-    return name.startswith(LOG_FOLDERS)
-
-
-def time_text(moment: datetime) -> str:
-    """A time as v1 wrote it: UTC, with a Z."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def label_queries(labels: Mapping[str, object] | str | Iterable[str] | None) -> list[str]:

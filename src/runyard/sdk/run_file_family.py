@@ -13,9 +13,9 @@ from runyard.domain.files import FileEntry, Manifest, decode_manifest
 from runyard.domain.runs import RunPatch
 from runyard.sdk import run_files
 from runyard.sdk.exceptions import user_error
-from runyard.sdk.run_details import is_log
 from runyard.sdk.run_handle import RunHandle
 from runyard.sdk.session import segment, segments
+from runyard_runtime.records import is_log
 
 if TYPE_CHECKING:
     from runyard.sdk.environment import Environment
@@ -180,4 +180,7 @@ class FileFamily(RunHandle):
         data = io.BytesIO()
         start = max(0, size - LOG_SHOWN_BYTES)
         self._session.download(f"{self._path}/files/{segments(name)}", data, start=start)
-        return data.getvalue().decode(errors="replace")
+        text = data.getvalue().decode(errors="replace")
+        if not start:
+            return text
+        return f"… the first {start} bytes are left out; see run.get_all_logs()\n{text}"

@@ -4,18 +4,18 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from runyard.domain.errors import NotFound, RunyardError
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.sdk.blob_upload import Content, post_with_contents
+from runyard.sdk.element import nearest
 from runyard.sdk.exceptions import UserErrorException, as_v1, user_error
 from runyard.sdk.session import Session, segment, segments
+from runyard.sdk.whole_file import write_whole
 from runyard_runtime import files
 
 CHUNK_BYTES = 1 << 20
@@ -146,17 +146,9 @@ def spooled(stream: IO[bytes] | IO[str]) -> Iterator[Path]:
 
 def download(session: Session, run_id: str, name: str, target: Path) -> None:
     """Write one file of the run to `target`, whole or not at all."""
-    draft = target.with_name(f".{target.name[:200]}.{os.getpid()}-{threading.get_ident()}")
+    path = f"/api/v1/runs/{segment(run_id)}/files/{segments(name)}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with draft.open("wb") as sink:
-                session.client.download(
-                    f"/api/v1/runs/{segment(run_id)}/files/{segments(name)}", sink
-                )
-            os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(target, lambda sink: session.client.download(path, sink))
     except NotFound:
         raise _no_such_file(session, run_id, name) from None
     except RunyardError as error:
@@ -258,10 +250,10 @@ def copy_tree(session: Session, entries: Iterable[FileEntry], archive: Path) -> 
 
 def _no_such_file(session: Session, run_id: str, name: str) -> UserErrorException:
     names = [info.path for info in list_files(session, run_id)]
-    near = get_close_matches(name, names, 1)
+    near = nearest(name, names)
     shown = ", ".join(names[:NAMES_SHOWN]) + (" …" if len(names) > NAMES_SHOWN else "")
     return user_error(
         f"Run '{run_id}' has no file '{name}'.",
         why=f"It has: {shown or 'none yet'}.",
-        fix=f"Did you mean '{near[0]}'?" if near else "run.get_file_names() lists them all.",
+        fix=f"Did you mean '{near}'?" if near else "run.get_file_names() lists them all.",
     )

@@ -4,22 +4,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from runyard.domain.runs import RunRecord
+from runyard.domain.logs import LogText
+from runyard.domain.runs import RunRecord, all_warnings
 from runyard.domain.states import TERMINAL, RunState
-from runyard.sdk.run_details import all_warnings, render_error
+from runyard.sdk.run_details import render_error
 from runyard.sdk.session import Session, segment
 
 Write = Callable[[str], object]
 
 LONG_POLL_SECONDS = 30
-
-
-class LogText(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a log, as it arrives."""
-
-    name: str
-    offset: int
-    text: str
 
 
 def wait_until_over(session: Session, record: RunRecord) -> RunRecord:
@@ -72,12 +65,14 @@ class Printer:
             self._at_line_start = piece.text.endswith("\n")
 
     def ends(self, record: RunRecord, *, raising: bool) -> None:
-        """The summary. An error that is going to be raised is not printed as well."""
+        """The summary. An error that is going to be raised is not printed as well; why a run was
+        canceled (it took too long, say) is: that is never raised."""
         self._end_line()
         self._write(f"\nExecution Summary\n{'=' * 17}\n{self._about}")
         if warnings := all_warnings(record):
             self._write("\nWarnings:\n" + "".join(f"{text}\n" for text in warnings))
-        if record.error is not None and record.state is RunState.FAILED and not raising:
+        raised = raising and record.state is RunState.FAILED
+        if record.error is not None and not raised:
             data = msgspec.json.format(msgspec.json.encode(render_error(record.error)), indent=4)
             self._write(f"\nError:\n{data.decode()}\n")
         self._write("\n")

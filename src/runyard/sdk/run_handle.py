@@ -1,12 +1,16 @@
 """What every handle of a run has: its record, its state and its labels."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from runyard.domain.runs import RunPatch, RunRecord
 from runyard.sdk.exceptions import user_error
 from runyard.sdk.experiment import Experiment, html_table
 from runyard.sdk.session import Session, segment
 from runyard.sdk.submission import tag_values
+
+if TYPE_CHECKING:
+    from runyard.sdk.abstract_dataset import AbstractDataset
 
 DOCS_URL = "https://docs.microsoft.com/python/api/azureml-core/azureml.core.run.Run"
 
@@ -70,9 +74,17 @@ class RunHandle:
         return dict(self._record.properties)
 
     @property
-    def input_datasets(self) -> dict[str, object]:
-        """The datasets it was given: none in this release."""
-        return {}
+    def input_datasets(self) -> "dict[str, AbstractDataset]":
+        """The datasets it was given, by the name of the input."""
+        from runyard.sdk.dataset import Dataset
+
+        script = self._record.spec.script
+        workspace = self._experiment.workspace
+        return {
+            one.name: Dataset.get_by_id(workspace, one.dataset)
+            for one in (script.inputs if script is not None else ())
+            if one.dataset is not None
+        }
 
     # How it is
 

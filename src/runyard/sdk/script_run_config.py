@@ -3,15 +3,15 @@
 import os
 import warnings
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runyard.domain.runs import LOCAL
 from runyard.sdk.arguments import argument_texts, command_text
 from runyard.sdk.distributed import at_least, check_distributed
+from runyard.sdk.element import nearest
 from runyard.sdk.exceptions import UserErrorException, user_error
-from runyard.sdk.run_configuration import DockerConfiguration, RunConfiguration
+from runyard.sdk.run_configuration import DockerConfiguration, RunConfiguration, target_name
+from runyard.sdk.run_data import resume_reference
 
 if TYPE_CHECKING:
     from runyard.sdk.environment import Environment
@@ -44,11 +44,7 @@ class ScriptRunConfig:
                 fix="Use either command=..., or script=... with arguments=...",
             )
         if resume_from is not None:
-            raise user_error(
-                "resume_from is not in this release.",
-                why="Runyard does not have datastores yet.",
-                fix="Pass the checkpoint's path as an argument.",
-            )
+            resume_reference(resume_from)  # refuse a wrong one where it is written
         argument_texts(arguments)  # refuse odd ones where they are written, not at submit
         self.source_directory = os.fspath(source_directory) if source_directory else "."
         self.script = script
@@ -97,30 +93,6 @@ class ScriptRunConfig:
         return f"ScriptRunConfig(source_directory={self.source_directory!r}, {what})"
 
 
-def target_name(target: object | None) -> str:
-    """The name of a compute target given as an object, a name, or not at all."""
-    if target is None:
-        return LOCAL
-    name = target if isinstance(target, str) else getattr(target, "name", None)
-    if not isinstance(name, str):
-        raise user_error(
-            f"compute_target={target!r} is not a compute target.",
-            fix="Use compute_target='local'.",
-        )
-    return name
-
-
-def check_target(name: str) -> str:
-    """The name, or an error: this release runs on the server's machine only."""
-    if name != LOCAL:
-        raise user_error(
-            f"There is no compute target '{name}'.",
-            why="This release does not have clusters yet: runs take place on the server's machine.",
-            fix="Use compute_target='local', or leave it out.",
-        )
-    return name
-
-
 def source_folder(config: ScriptRunConfig) -> Path:
     """The folder to take along, or an error that says what is there instead."""
     folder = Path(config.source_directory).expanduser()
@@ -147,7 +119,10 @@ def command_line(config: ScriptRunConfig, folder: Path) -> tuple[str, ...]:
             "There is nothing to run: neither a script nor a command.",
             fix="Write ScriptRunConfig(source_directory='.', script='train.py')",
         )
-    return (check_script(config.script, folder), *argument_texts(config.arguments))
+    words = argument_texts(config.arguments)
+    if config.resume_from is not None:
+        words = (*words, "--resume-from", str(resume_reference(config.resume_from)))
+    return (check_script(config.script, folder), *words)
 
 
 def check_script(script: str | os.PathLike[str], folder: Path) -> str:
@@ -196,5 +171,4 @@ def _names(folder: Path, *, folders: bool = False) -> list[str]:
 
 def _near(name: str, names: list[str]) -> str | None:
     same = [one for one in names if one.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]]
-    close = same or get_close_matches(name, names, 1)
-    return close[0] if close else None
+    return same[0] if same else nearest(name, names)

@@ -75,7 +75,7 @@ def border() -> Iterator[None]:
         raise as_v1(error) from None
 
 
-_sessions: dict[tuple[int, Settings], Session] = {}
+_sessions: dict[tuple[int, str], Session] = {}
 _lock = threading.Lock()
 
 
@@ -85,7 +85,7 @@ def open_session(settings: Settings | None = None) -> Session:
 
     with _lock, border():
         wanted = settings or load_settings()
-        key = (os.getpid(), wanted)
+        key = (os.getpid(), repr(wanted))
         if key not in _sessions:
             _sessions[key] = Session(connect(wanted), wanted)
         return _sessions[key]

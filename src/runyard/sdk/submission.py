@@ -14,18 +14,17 @@ import msgspec
 
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Conflict, RunyardError
-from runyard.domain.runs import RunRecord, RunSpec, ScriptSpec, Submission
+from runyard.domain.runs import LOCAL, RunRecord, RunSpec, ScriptSpec, Submission
 from runyard.sdk.blob_upload import post_with_contents, upload_missing
 from runyard.sdk.exceptions import as_v1, user_error
 from runyard.sdk.git_facts import read_git
 from runyard.sdk.run_configuration import RunConfiguration, plan_launcher
+from runyard.sdk.run_data import RunData, plan_data
 from runyard.sdk.run_definition import render_definition
 from runyard.sdk.script_run_config import (
     ScriptRunConfig,
-    check_target,
     command_line,
     source_folder,
-    target_name,
 )
 from runyard.sdk.session import Session, segment
 from runyard.sdk.snapshot import Snapshot, take_snapshot
@@ -77,16 +76,17 @@ def submit_script(experiment: "Experiment", config: object, labels: Labels) -> "
     asking.join()
     if config.command is None:
         _check_taken_along(arguments[0], snapshot)
+    data = plan_data(config, experiment.workspace)
     spec = RunSpec(
         workspace=experiment.workspace.name,
         experiment=experiment.name,
         id=labels.run_id or new_run_id(experiment.name),
         parent=labels.parent,
         display_name=labels.display_name,
-        script=plan_script(config, arguments, snapshot.id, environment),
+        script=plan_script(config, arguments, snapshot.id, environment, data),
         tags=labels.tags,
         properties={
-            "_azureml.ComputeTargetType": config.run_config.target,
+            "_azureml.ComputeTargetType": target_type(config.run_config.target),
             "ContentSnapshotId": snapshot.id,
             **git,
         },
@@ -96,6 +96,7 @@ def submit_script(experiment: "Experiment", config: object, labels: Labels) -> "
             command=arguments[0] if config.command is not None else None,
             arguments=arguments[1:],
             environment=environment,
+            data=data,
         ),
         warnings=(*warnings, *snapshot.notes),
         submitted_by=user_name(),
@@ -103,20 +104,20 @@ def submit_script(experiment: "Experiment", config: object, labels: Labels) -> "
     return run_of(experiment, post_run(session, spec, snapshot, chosen=bool(labels.run_id)))
 
 
+def target_type(target: str) -> str:
+    """v1's word for the kind of a target."""
+    return LOCAL if target == LOCAL else "amlcompute"
+
+
 def plan_script(
     config: ScriptRunConfig,
     arguments: tuple[str, ...],
     snapshot: str,
     environment: EnvironmentSpec,
+    data: RunData = RunData(),
 ) -> ScriptSpec:
     """The script part of a run spec. Pure."""
     settings = config.run_config
-    if settings.data or settings.data_references or settings.output_data:
-        raise user_error(
-            "The run configuration refers to datasets.",
-            why="Runyard does not have datasets yet.",
-            fix="Pass the data's path as an argument.",
-        )
     return ScriptSpec(
         arguments=arguments,
         is_command=config.command is not None,
@@ -124,8 +125,10 @@ def plan_script(
         environment=environment,
         variables={str(key): str(value) for key, value in settings.environment_variables.items()},
         launcher=plan_launcher(settings),
-        target=check_target(target_name(settings.target)),
+        target=settings.target,
         max_run_duration_seconds=settings.max_run_duration_seconds,
+        inputs=data.inputs,
+        outputs=data.outputs,
     )
 
 
@@ -152,10 +155,18 @@ def plan_environment(config: RunConfiguration, url: str) -> tuple[EnvironmentSpe
         chosen = f"No environment was given, so the run uses {_whose(interpreter)}."
         return spec, (chosen,)
     spec = config._environment.to_spec()
-    if config.docker.use_docker:
-        spec = msgspec.structs.replace(spec, docker=True)
+    docker = config.docker
+    if docker.use_docker:
+        spec = msgspec.structs.replace(
+            spec,
+            docker=True,
+            docker_arguments=(*spec.docker_arguments, *(docker.arguments or ())),
+            shm_size=docker.shm_size or spec.shm_size,
+        )
     if spec.user_managed and spec.interpreter == "python":
         spec = msgspec.structs.replace(spec, interpreter=interpreter)
+        if spec.base_image or spec.base_dockerfile:
+            return spec, ()  # the image's own, unless it has none; the build log says which
         chosen = f"The environment names no interpreter, so the run uses {_whose(interpreter)}."
         return spec, (chosen,)
     return spec, ()

@@ -15,20 +15,21 @@ from runyard.sdk.config_file import (
     settings_for,
     write_config,
 )
+from runyard.sdk.current_workspace import note_workspace
 from runyard.sdk.exceptions import WorkspaceException, as_v1
 from runyard.sdk.not_here import refuse
 from runyard.sdk.session import Session, border, open_session, segment
 
 if TYPE_CHECKING:
+    from runyard.sdk.abstract_dataset import AbstractDataset
+    from runyard.sdk.compute import AmlCompute
+    from runyard.sdk.datastore import Datastore
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
     from runyard.sdk.run import Run
 
 # Attributes of v1's class that wait for a later release, and what they belong to.
 _NOT_YET = {
-    "compute_targets": "compute clusters",
-    "datastores": "datastores",
-    "datasets": "datasets",
     "models": "the model registry",
     "webservices": "model deployment",
     "images": "container images of models",
@@ -78,6 +79,7 @@ class Workspace:
         self._record = record
         self._auth = auth
         self._sku = sku
+        note_workspace(self)
 
     @classmethod
     def _of(
@@ -277,17 +279,48 @@ class Workspace:
 
         return Environment.list(self)
 
-    def get_default_datastore(self) -> object:
-        """Not in this release."""
-        refuse("ws.get_default_datastore()", "datastores", "Pass the data's path as an argument.")
+    @property
+    def datastores(self) -> "dict[str, Datastore]":
+        """All datastores by name."""
+        from runyard.sdk.datastore import list_datastores
+
+        return list_datastores(self)
+
+    @property
+    def datasets(self) -> "dict[str, AbstractDataset]":
+        """The newest version of every registered dataset, by name."""
+        from runyard.sdk.dataset import Dataset
+
+        return Dataset.get_all(self)
+
+    def get_default_datastore(self) -> "Datastore":
+        """The datastore that is meant when none is named; at first 'workspaceblobstore'."""
+        from runyard.sdk.datastore import Datastore
+
+        return Datastore(self)
+
+    def set_default_datastore(self, name: str) -> None:
+        """Choose the datastore that is meant when none is named."""
+        from runyard.sdk.datastore import Datastore
+
+        Datastore(self, name).set_as_default()
 
     def get_default_keyvault(self) -> object:
         """Not in this release."""
         refuse("ws.get_default_keyvault()", "the secret store", "Use an environment variable.")
 
-    def get_default_compute_target(self, type: str) -> object:
-        """Not in this release."""
-        refuse("ws.get_default_compute_target()", "compute clusters", "Use compute_target='local'.")
+    @property
+    def compute_targets(self) -> "dict[str, AmlCompute]":
+        """All clusters by name."""
+        from runyard.sdk.compute import ComputeTarget
+
+        return {target.name: target for target in ComputeTarget.list(self)}
+
+    def get_default_compute_target(self, type: str) -> "AmlCompute | None":
+        """The oldest cluster with GPUs (type "GPU") or without ("CPU"); None if there is none."""
+        from runyard.sdk.compute import default_target
+
+        return default_target(self, type)
 
     def get_mlflow_tracking_uri(self, with_auth: bool = False) -> str:
         """Not in this release."""
@@ -305,7 +338,8 @@ class Workspace:
         family = _NOT_YET.get(name)
         if family is None:
             raise AttributeError(f"'Workspace' object has no attribute '{name}'")
-        raise AttributeError(f"ws.{name} is not in this release: Runyard has no {family} yet.")
+        why = f"Runyard does not have {family} yet."
+        raise AttributeError(f"ws.{name} is not in this release: {why}")
 
     def __repr__(self) -> str:
         record = self._record

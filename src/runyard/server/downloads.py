@@ -30,13 +30,24 @@ class Download:
     """A file on its way out. `open_range` blocks, so it is called in the thread pool."""
 
     def __init__(
-        self, platform: Platform, open_range: Open, *, size: int, etag: str, name: str = ""
+        self,
+        platform: Platform,
+        open_range: Open,
+        *,
+        size: int,
+        etag: str,
+        name: str = "",
+        image: str = "",  # its type, where it is certain that it is a harmless image
+        elsewhere: bool = False,  # the bytes come over a network; other threads wait for them
     ) -> None:
-        self._platform = platform
+        self._in_thread = platform.in_data_thread if elsewhere else platform.in_thread
         self._open = open_range
         self._size = size
         # Status and length depend on the request.
         self._headers = {**SAFE_HEADERS, "etag": f'"{etag}"', "content-disposition": _attach(name)}
+        if image:
+            shown = {"content-type": image, "content-disposition": "inline"}
+            self._headers |= {**shown, "cache-control": "private, max-age=3600"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the part that was asked for."""
@@ -50,15 +61,13 @@ class Download:
             status = 200 if header(scope, b"range") is None else 206
             if status == 206:
                 headers["content-range"] = f"bytes {start}-{end - 1}/{self._size}"
-        chunks = (
-            iter(()) if start == end else await self._platform.in_thread(self._open, start, end)
-        )
+        chunks = iter(()) if start == end else await self._in_thread(self._open, start, end)
         headers["content-length"] = str(end - start)
         raw = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
         left = end - start
         with attending(receive) as caller:
-            while left and (chunk := await self._platform.in_thread(next, chunks, b"")):
+            while left and (chunk := await self._in_thread(next, chunks, b"")):
                 caller.check()
                 left -= len(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from runyard.domain.errors import ErrorBody, Invalid, RunyardError, to_wire
+from runyard.domain.errors import ErrorBody, Invalid, RunyardError, WrongVerb, to_wire
 from runyard.domain.tokens import Grant
 from runyard.server import web
 from runyard.server.auth import Guard, Unauthenticated
@@ -22,15 +22,9 @@ from runyard.server.routing import Call, NoQuery, Permission, Route, Router
 
 log = logging.getLogger(__name__)
 
-_OF_A_RUN = frozenset({Permission.RUN, Permission.SUPERVISE})
 _MEGABYTE = 1 << 20
 _ENCODE = msgspec.json.Encoder().encode
 _NO_QUERY = NoQuery()
-
-
-class _WrongVerb(RunyardError):
-    code = "wrong_verb"
-    status = 405
 
 
 class Edge:
@@ -79,15 +73,13 @@ class Edge:
         route = routes.get(scope["method"])
         if route is None:
             verb, path = _request_line(scope)
-            raise _WrongVerb(f"{verb} is not possible on {path}; it has: {', '.join(routes)}.")
+            raise WrongVerb(f"{verb} is not possible on {path}; it has: {', '.join(routes)}.")
         return route, params
 
     async def _answer(
         self, route: Route, params: dict[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        grant = self._guard.grant(scope, route.permission)
-        if route.permission in _OF_A_RUN:
-            await self._guard.check_run(route.permission, grant, params["run"])
+        grant = await self._guard.admit(scope, route.permission, params)
         call = await self._call(route, params, grant, scope, receive)
         if id(route) in self._plain:
             answer = await self._platform.in_thread(route.handler, call)

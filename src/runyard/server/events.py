@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from runyard.domain.errors import NotFound
-from runyard.domain.logs import log_to_follow
+from runyard.domain.logs import LogText, log_to_follow
 from runyard.domain.states import TERMINAL
 from runyard.server.platform import Platform
 from runyard.server.routing import Call
@@ -35,14 +35,6 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log: str | None = None  # None: the one v1 would follow, changing when a later one appears
     offset: Annotated[int, msgspec.Meta(ge=0)] = 0
     after: str = ""  # an event's id, for those who cannot send Last-Event-ID
-
-
-class LogText(msgspec.Struct, frozen=True, kw_only=True):
-    """Some text of a log; `offset` is where it begins, in bytes."""
-
-    name: str
-    offset: int
-    text: str
 
 
 class Seen(NamedTuple):

@@ -1,8 +1,10 @@
 """The server's files in the home folder: the lock, the owner's token, the secret, the address."""
 
 import fcntl
+import logging
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +13,23 @@ import msgspec
 
 from runyard.domain.errors import Conflict, Invalid
 from runyard.domain.server import ADDRESS_FILE, SERVER_LOCK, TOKEN_FILE, ServerInfo
+from runyard_runtime.job_folder import write_atomically
+
+log = logging.getLogger(__name__)
 
 SECRET_FILE = "secret"  # signs the tokens of runs and viewers, mode 0600
 
 
 def make_home(home: Path) -> None:
-    """Make the folder, for its owner only."""
+    """Make the folder, for its owner only; one that was open to others is closed to them."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = home.stat()
+        # Not a folder like /tmp, which is everybody's; there is a bit that says so.
+        if found.st_mode & 0o077 and not found.st_mode & stat.S_ISVTX:
+            home.chmod(0o700)
+            mode = stat.S_IMODE(found.st_mode)
+            log.warning("%s was open to other users (mode %o); it is 700 now", home, mode)
         (home / "logs").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise Invalid(
@@ -60,7 +71,7 @@ def load_secret(home: Path) -> bytes:
 
 def _load_or_make(path: Path, make: Callable[[], str]) -> str:
     if not path.exists():
-        write_atomically(path, make().encode() + b"\n")
+        write_atomically(str(path), make().encode() + b"\n", durable=True)
     text = path.read_text().strip()
     if len(text) < 16:
         raise Invalid(
@@ -81,15 +92,4 @@ def read_address(home: Path) -> ServerInfo | None:
 
 def write_address(home: Path, info: ServerInfo) -> None:
     """Say where the server is."""
-    write_atomically(home / ADDRESS_FILE, msgspec.json.encode(info) + b"\n")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read; readers see all of it or nothing."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    write_atomically(str(home / ADDRESS_FILE), msgspec.json.encode(info) + b"\n", durable=True)

@@ -1,33 +1,57 @@
-"""Which run descends from which. A run's parent never changes, so it is looked up once."""
+"""What the guard must know of runs: who descends from whom, where they belong, which are over.
+
+A run's parent and workspace never change, so they are looked up once. Jobs send many requests, so
+whether their run is over is looked up only every few seconds.
+"""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from runyard.domain.runs import RunRecord
 from runyard.stores.base import Records
 
-_REMEMBERED = 100_000  # a few MB; then it starts afresh
+LAST_WORDS = timedelta(minutes=10)  # how long after its end a run's tokens are still good
+_FRESH_SECONDS = 5.0
+_REMEMBERED = 100_000  # tens of MB; then it starts afresh
+
+
+class _Known(NamedTuple):
+    parent: str | None
+    workspace: str
+    ended: datetime | None
+    looked: float
 
 
 class Lineage:
-    """The parents of runs, remembered."""
+    """What is remembered of runs."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._parents: dict[str, str | None] = {}
+        self._known: dict[str, _Known] = {}
 
     def knows(self, run_id: str) -> bool:
-        """True if the run exists and `parent` answers at once; False says nothing."""
-        return run_id in self._parents
+        """True if the run exists and is remembered; False says nothing."""
+        return run_id in self._known
+
+    def knows_end(self, run_id: str) -> bool:
+        """True if `is_over` answers at once."""
+        return _is_fresh(self._known.get(run_id))
 
     def parent(self, run_id: str) -> str | None:
         """The parent's id, None for a run without one; `NotFound` for an unknown run."""
-        try:
-            return self._parents[run_id]
-        except KeyError:
-            pass
-        parent = self._records.get(RunRecord, run_id).spec.parent
-        if len(self._parents) >= _REMEMBERED:
-            self._parents.clear()
-        self._parents[run_id] = parent
-        return parent
+        return (self._known.get(run_id) or self._look(run_id)).parent
+
+    def workspace(self, run_id: str) -> str:
+        """The name of the workspace it belongs to; `NotFound` for an unknown run."""
+        return (self._known.get(run_id) or self._look(run_id)).workspace
+
+    def is_over(self, run_id: str) -> bool:
+        """True if the run ended so long ago that nobody speaks for it any more."""
+        known = self._known.get(run_id)
+        if known is None or not _is_fresh(known):
+            known = self._look(run_id)
+        return known.ended is not None and datetime.now(UTC) - known.ended > LAST_WORDS
 
     def descends(self, run_id: str, ancestor: str) -> bool:
         """True if `ancestor` is the parent of the run, or the parent's parent, and so on."""
@@ -37,3 +61,17 @@ class Lineage:
                 return True
             parent = self.parent(parent)
         return False
+
+    def _look(self, run_id: str) -> _Known:
+        run = self._records.get(RunRecord, run_id)
+        known = _Known(run.spec.parent, run.spec.workspace, run.ended, time.monotonic())
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[run_id] = known
+        return known
+
+
+def _is_fresh(known: _Known | None) -> bool:
+    return known is not None and (
+        known.ended is not None or time.monotonic() - known.looked < _FRESH_SECONDS
+    )

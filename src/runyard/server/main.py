@@ -20,9 +20,10 @@ from runyard import __version__
 from runyard.conductor.changes import Changes
 from runyard.conductor.conductor import Conductor
 from runyard.domain.errors import Conflict, RunyardError
-from runyard.domain.server import LOCK_TAKEN, ServerInfo
+from runyard.domain.server import DATABASE_TAKEN, LOCK_TAKEN, ServerInfo
 from runyard.domain.states import ACTIVE, RunState
 from runyard.engines import ENGINES
+from runyard.engines.machine import read_machine
 from runyard.environments import open_builders
 from runyard.server.app import build_app
 from runyard.server.home import (
@@ -38,6 +39,7 @@ from runyard.server.serving import bind, serve, url_of
 from runyard.settings import Settings, load_settings
 from runyard.stores import open_store
 from runyard.stores.base import Store, Where
+from runyard.stores.conducting import sole_conductor
 
 log = logging.getLogger(__name__)
 
@@ -47,20 +49,27 @@ _LOG_BYTES, _LOGS_KEPT = 5_000_000, 3
 
 def main() -> int:
     """Serve until told to stop; the exit code."""
+    taken = LOCK_TAKEN
     try:
         settings = load_settings()
         make_home(settings.home)
         with server_lock(settings.home):
+            taken = DATABASE_TAKEN
             configure_logging(settings.home)
-            run(settings)
+            with sole_conductor(settings.database_url, lost=_stop_oneself):
+                run(settings)
     except RunyardError as error:
         sys.stderr.write(f"{error}\n")
-        return LOCK_TAKEN if isinstance(error, Conflict) else CANNOT_START
+        return taken if isinstance(error, Conflict) else CANNOT_START
     return 0
 
 
+def _stop_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)  # as if somebody else had: a graceful stop
+
+
 def run(settings: Settings) -> None:
-    """Serve with these settings; the lock is held by the caller."""
+    """Serve with these settings; the locks are held by the caller."""
     started = datetime.now(UTC)
     previous = read_address(settings.home)
     last_port = urlsplit(previous.url).port if previous is not None else None
@@ -90,6 +99,8 @@ async def _work(
     changes, stop = Changes(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    builders = open_builders(settings.home / "environments", containers=settings.containers)
+    machine = await asyncio.to_thread(read_machine)
     conductor = Conductor(
         store,
         settings,
@@ -97,7 +108,8 @@ async def _work(
         changes,
         lambda: info.url,
         engine=ENGINES["local"](settings.home / "jobs"),
-        builders=open_builders(settings.home / "environments"),
+        builders=builders,
+        machine=machine,
     )
     platform = Platform(
         store=store,
@@ -108,6 +120,8 @@ async def _work(
         owner_token=token,
         info=partial(describe, info, store),
         stop=stop.set,
+        machine=machine,
+        builders=builders,
     )
     conductor.start()
     try:

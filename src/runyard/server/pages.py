@@ -12,18 +12,24 @@ import msgspec
 
 from runyard import __version__
 from runyard.domain.errors import ErrorBody
-from runyard.domain.files import FileInfo
+from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import MetricKind, Series
-from runyard.domain.runs import RunRecord
+from runyard.domain.runs import RunRecord, all_warnings
 from runyard.domain.states import TERMINAL, RunState
 from runyard.domain.workspaces import WorkspaceRecord
+from runyard.server.images import SUFFIXES
 from runyard.server.logtail import LogTail
+from runyard.server.metric_tables import plan_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _CHART_WIDTH, _CHART_HEIGHT, _CHART_POINTS = 240, 44, 240
 _LONGEST_VALUE = 300
+_LONGEST_CELL = 80
+_LONGEST_NAME = 120
+_IMAGES = 24
+_SNAPSHOT_FILES = 500
 
 _TONES = {
     RunState.COMPLETED: "good",
@@ -48,6 +54,15 @@ class MetricRow(msgspec.Struct, frozen=True, kw_only=True):
     chart: str = ""  # points of an SVG polyline; empty: no chart
 
 
+class ImageView(msgspec.Struct, frozen=True, kw_only=True):
+    """A logged image; one that cannot be shown is a link."""
+
+    name: str
+    path: str
+    version: str  # of its content
+    is_shown: bool
+
+
 @lru_cache(maxsize=1)
 def _environment() -> "Environment":
     # Imported with the first page: a server that shows none starts quicker without.
@@ -69,6 +84,9 @@ def _environment() -> "Environment":
         part=lambda text: quote(text, safe=""),
         path=lambda text: quote(text, safe="/"),
         shell=shlex.quote,
+        warnings=all_warnings,
+        cell=lambda value: render_value(value, _LONGEST_CELL),
+        name=lambda text: render_value(text, _LONGEST_NAME),
     )
     return environment
 
@@ -100,6 +118,17 @@ def runs_page(
     )
 
 
+def live_part(
+    run: RunRecord,
+    *,
+    series: Sequence[Series],
+    files: Sequence[FileInfo],
+    children: Sequence[RunRecord],
+) -> str:
+    """What of a run's page changes while it runs: metrics, files, children."""
+    return _render("live.html", **_plan_live(run, series, files, children))
+
+
 def run_page(
     run: RunRecord,
     *,
@@ -107,21 +136,58 @@ def run_page(
     log: LogTail,
     files: Sequence[FileInfo],
     children: Sequence[RunRecord],
+    snapshot: Sequence[FileEntry] = (),
 ) -> str:
     """One run."""
-    system = [one for one in series if one.kind is MetricKind.SYSTEM]
-    logged = [one for one in series if one.kind is not MetricKind.SYSTEM]
     return _render(
         "run.html",
-        run=run,
         script=run.spec.script,
-        metrics=[plan_metric(one) for one in logged],
-        system=[plan_metric(one) for one in system],
+        snapshot=snapshot[:_SNAPSHOT_FILES],
+        snapshot_count=len(snapshot),
         log=log,
-        files=files,
-        children=children,
-        now=datetime.now(UTC),
+        **_plan_live(run, series, files, children),
     )
+
+
+def _plan_live(
+    run: RunRecord,
+    series: Sequence[Series],
+    files: Sequence[FileInfo],
+    children: Sequence[RunRecord],
+) -> dict[str, object]:
+    tables = {id(one): table for one in series if (table := plan_table(one)) is not None}
+    plain = [one for one in series if id(one) not in tables and one.kind is not MetricKind.IMAGE]
+    return {
+        "run": run,
+        "metrics": [plan_metric(one) for one in plain if one.kind is not MetricKind.SYSTEM],
+        "system": [plan_metric(one) for one in plain if one.kind is MetricKind.SYSTEM],
+        "tables": list(tables.values()),
+        "images": plan_images(series, files),
+        "files": files,
+        "children": children,
+        "now": datetime.now(UTC),
+    }
+
+
+def plan_images(series: Sequence[Series], files: Sequence[FileInfo]) -> list[ImageView]:
+    """The newest logged images; each file once, though it may have been written several times."""
+    kept = {info.path: info.digest for info in files}
+    logged = {
+        str(path): one.name
+        for one in series
+        if one.kind is MetricKind.IMAGE
+        for path in one.values
+        if kept.get(str(path))
+    }
+    return [
+        ImageView(
+            name=name,
+            path=path,
+            version=str(kept[path])[:16],
+            is_shown=path.lower().endswith(SUFFIXES),
+        )
+        for path, name in list(logged.items())[-_IMAGES:]
+    ]
 
 
 def refusal_page(status: int, error: ErrorBody) -> str:
@@ -139,7 +205,7 @@ def plan_metric(series: Series) -> MetricRow:
     numbers = [value for value in series.values if _is_number(value)]
     finite = _finite(numbers) if len(numbers) == len(series.values) else []
     row = MetricRow(
-        name=series.name,
+        name=render_value(series.name, _LONGEST_NAME),
         kind=series.kind.value,
         value=render_value(series.values[-1]) if series.values else "",
         count=len(series.values),
@@ -191,12 +257,12 @@ def _finite(values: Sequence[int | float]) -> list[float]:
         return []
 
 
-def render_value(value: object) -> str:
+def render_value(value: object, longest: int = _LONGEST_VALUE) -> str:
     """A logged value as text, shortened."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
+    return text if len(text) <= longest else text[:longest] + " …"
 
 
 def render_size(size: float) -> str:

@@ -29,13 +29,18 @@ class Permission(StrEnum):
     """Who may use a route. A viewer's cookie counts wherever a viewer may read."""
 
     PUBLIC = "public"  # anybody
-    READ = "read"  # owner, any run, viewer
+    READ = "read"  # owner, runs of that workspace, viewer of everything
+    VIEW = "view"  # as READ, and viewer of that run or its ancestors
     WRITE = "write"  # owner
-    JOB = "job"  # owner, any run
+    JOB = "job"  # owner, runs of that workspace
     RUN = "run"  # owner, that run, its ancestors
     SUPERVISE = "supervise"  # owner, the ancestors of that run, not the run itself
+    REPORT = "report"  # owner, the agent of that run
     SUBMIT = "submit"  # owner, the parent named in the body or the parent's ancestors
-    PAGE = "page"  # as READ, for people: refusals are pages
+    PAGE = "page"  # owner, viewer of everything or of that run or its ancestors; refusals are pages
+
+
+_OF_A_RUN = (Permission.VIEW, Permission.RUN, Permission.SUPERVISE, Permission.REPORT)
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,8 +138,7 @@ class Router:
     def _add(self, route: Route) -> None:
         if not isinstance(route.permission, Permission):
             raise ValueError(f"{route.verb} {route.path} declares no permission; see Permission")
-        needs_run = route.permission in (Permission.RUN, Permission.SUPERVISE)
-        if needs_run and "run" not in route.parameters:
+        if route.permission in _OF_A_RUN and "run" not in route.parameters:
             raise ValueError(f"{route.verb} {route.path} needs a {{run}} in its path")
         if not route.summary:
             raise ValueError(f"the handler of {route.verb} {route.path} needs a docstring")

@@ -10,9 +10,16 @@ from runyard.conductor import runs
 from runyard.domain.agents import AgentOrders, AgentReport
 from runyard.domain.errors import NotFound
 from runyard.domain.files import FileEntry, decode_manifest
-from runyard.domain.runs import RunError, RunPage, RunPatch, RunRecord, Submission
+from runyard.domain.runs import (
+    RunError,
+    RunPage,
+    RunPatch,
+    RunRecord,
+    Submission,
+    redact_run,
+)
 from runyard.domain.states import RunState
-from runyard.server.auth import check_parent, make_ticket
+from runyard.server.auth import check_submission, check_workspace, make_ticket
 from runyard.server.platform import utc_now
 from runyard.server.routing import Call, NoQuery
 from runyard.server.waiting import attending
@@ -44,7 +51,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a run's page, with a ticket that opens it."""
+    """The address of a page, with a ticket that opens it."""
 
     url: str
 
@@ -52,17 +59,19 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 def submit(call: Call[Submission, NoQuery]) -> RunRecord:
     """Submit a run; sources that the server lacks are named in the refusal."""
     platform = call.platform
-    check_parent(platform, call.grant, call.body.spec.parent)
+    check_submission(platform, call.grant, call.body.spec)
     run = runs.submit(platform.store, call.body, utc_now())
     platform.changed(run.id, wake=True)
-    return run
+    return redact_run(run)
 
 
 def list_runs(call: Call[None, RunsQuery]) -> RunPage:
     """Some runs, newest first."""
     query, platform = call.query, call.platform
+    if query.workspace is not None:
+        check_workspace(call.grant, query.workspace)
     where = Where(
-        workspace=query.workspace,
+        workspace=query.workspace or call.grant.workspace or None,
         experiment=query.experiment,
         parent=query.parent,
         top_level=query.top_level,
@@ -74,7 +83,7 @@ def list_runs(call: Call[None, RunsQuery]) -> RunPage:
     found, after = platform.store.records.find(
         RunRecord, where, limit=query.limit, after=query.after
     )
-    return RunPage(runs=tuple(platform.conductor.describe(found)), next=after)
+    return RunPage(runs=tuple(platform.show(found)), next=after)
 
 
 def _labels(texts: list[str]) -> dict[str, str | None]:
@@ -101,28 +110,28 @@ def patch(call: Call[RunPatch, NoQuery]) -> RunRecord:
     """Change a run's tags and display name, add properties."""
     run = runs.patch(call.platform.store, call.params["run"], call.body)
     call.platform.changed(run.id)
-    return run
+    return redact_run(run)
 
 
 def cancel(call: Call[None, NoQuery]) -> RunRecord:
     """Ask for a run's end."""
     run = runs.cancel(call.platform.store, call.params["run"], utc_now())
     call.platform.changed(run.id, wake=True)
-    return run
+    return redact_run(run)
 
 
 def complete(call: Call[None, NoQuery]) -> RunRecord:
     """Say that a run is done."""
     run = runs.complete(call.platform.store, call.params["run"], utc_now())
     call.platform.changed(run.id, wake=True)
-    return run
+    return redact_run(run)
 
 
 def fail(call: Call[RunError, NoQuery]) -> RunRecord:
     """Say that a run failed, and why."""
     run = runs.fail(call.platform.store, call.params["run"], call.body, utc_now())
     call.platform.changed(run.id, wake=True)
-    return run
+    return redact_run(run)
 
 
 def report(call: Call[AgentReport, NoQuery]) -> AgentOrders:
@@ -145,5 +154,10 @@ def snapshot(call: Call[None, NoQuery]) -> list[FileEntry]:
 def ticket(call: Call[None, NoQuery]) -> Ticket:
     """An address of the run's page that a browser can open, for 12 hours."""
     run = call.platform.store.records.get(RunRecord, call.params["run"])
-    text = make_ticket(call.platform.secret, time.time())
+    text = make_ticket(call.platform.secret, run.id, time.time())
     return Ticket(url=f"/runs/{quote(run.id, safe='')}?ticket={text}")
+
+
+def ticket_for_all(call: Call[None, NoQuery]) -> Ticket:
+    """An address of the page of all runs that a browser can open, with theirs, for 12 hours."""
+    return Ticket(url=f"/?ticket={make_ticket(call.platform.secret, '', time.time())}")

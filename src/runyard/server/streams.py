@@ -11,8 +11,6 @@ from runyard.server.auth import may_write
 from runyard.server.routing import Call, NoQuery
 from runyard_runtime import wire
 
-CHUNK_LIMIT_BYTES = 32 << 20  # agents send a few MB at a time
-
 _LONGEST_NAME = 1000
 
 

@@ -1,13 +1,45 @@
 """All routes of the server, in the order of docs/http-api.md."""
 
 from runyard.domain.agents import AgentOrders, AgentReport
+from runyard.domain.compute import ComputePatch, ComputeRecord, ComputeSpec, VmSize
+from runyard.domain.data import (
+    DatasetRecord,
+    DatasetRegistration,
+    DatasetSpec,
+    DatastoreRecord,
+    DatastoreSpec,
+    ResolvedData,
+)
+from runyard.domain.environments import (
+    EnvironmentBuild,
+    EnvironmentDraft,
+    EnvironmentOnDisk,
+    EnvironmentRecord,
+    EnvironmentSpec,
+    Eviction,
+)
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import Point, Series
 from runyard.domain.runs import RunError, RunPage, RunPatch, RunRecord, Submission
 from runyard.domain.server import ServerInfo
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord, WorkspaceSpec
-from runyard.server import about, events, files, metrics, openapi, runs, streams, web, workspaces
+from runyard.server import (
+    about,
+    compute,
+    data,
+    environments,
+    events,
+    files,
+    images,
+    metrics,
+    openapi,
+    runs,
+    streams,
+    web,
+    workspaces,
+)
 from runyard.server.routing import Call, Handler, NoQuery, Permission, Route
+from runyard_runtime import wire
 
 _API = "/api/v1"
 _WORKSPACE = f"{_API}/workspaces/{{workspace}}"
@@ -16,6 +48,12 @@ _BLOB = f"{_API}/blobs/{{digest}}"
 _RUN = f"{_API}/runs/{{run}}"
 _FILE = f"{_RUN}/files/{{path...}}"
 _STREAM = f"{_RUN}/streams/{{kind}}/{{name...}}"
+
+_DATASTORE = f"{_WORKSPACE}/datastores/{{datastore}}"
+_DATASETS = f"{_WORKSPACE}/datasets"
+_ENVIRONMENT = f"{_WORKSPACE}/environments/{{environment}}"
+_BUILT = f"{_API}/environments"
+_COMPUTE = f"{_WORKSPACE}/computes/{{compute}}"
 
 P = Permission
 
@@ -41,6 +79,7 @@ SERVER_ROUTES = (
     _get("/healthz", P.PUBLIC, about.health, about.Health),
     _get(f"{_API}/server", P.READ, about.server, ServerInfo),
     _post(f"{_API}/server/stop", P.WRITE, about.stop, None, None),
+    _post(f"{_API}/ticket", P.WRITE, runs.ticket_for_all, None, runs.Ticket),
     _get(f"{_API}/openapi.json", P.READ, openapi_document, dict[str, object]),
 )
 
@@ -73,9 +112,9 @@ WORKSPACE_ROUTES = (
 )
 
 BLOB_ROUTES = (
-    _post(f"{_API}/blobs/missing", P.READ, files.missing_blobs, list[str], list[str]),
+    _post(f"{_API}/blobs/missing", P.JOB, files.missing_blobs, list[str], list[str]),
     Route(verb="PUT", path=_BLOB, permission=P.JOB, handler=files.put_blob),
-    _get(_BLOB, P.READ, files.get_blob, bytes),
+    _get(_BLOB, P.JOB, files.get_blob, bytes),
 )
 
 RUN_ROUTES = (
@@ -91,7 +130,7 @@ RUN_ROUTES = (
     Route(
         verb="GET",
         path=_RUN,
-        permission=P.READ,
+        permission=P.VIEW,
         handler=runs.get_run,
         query=runs.RunQuery,
         answer=RunRecord,
@@ -115,7 +154,7 @@ DATA_ROUTES = (
     Route(
         verb="GET",
         path=f"{_RUN}/metrics",
-        permission=P.READ,
+        permission=P.VIEW,
         handler=metrics.get_series,
         query=metrics.MetricsQuery,
         answer=dict[str, list[Series]],
@@ -124,12 +163,12 @@ DATA_ROUTES = (
     Route(
         verb="GET",
         path=f"{_RUN}/files",
-        permission=P.READ,
+        permission=P.VIEW,
         handler=files.list_files,
         query=files.FilesQuery,
         answer=list[FileInfo],
     ),
-    _get(_FILE, P.READ, files.get_file, bytes),
+    _get(_FILE, P.VIEW, files.get_file, bytes),
     _post(f"{_RUN}/files", P.RUN, files.put_files, list[FileEntry], None),
     Route(
         verb="POST",
@@ -138,20 +177,137 @@ DATA_ROUTES = (
         handler=streams.append,
         query=streams.OffsetQuery,
         body=bytes,
-        body_limit_bytes=streams.CHUNK_LIMIT_BYTES,
+        body_limit_bytes=wire.CHUNK_LIMIT_BYTES,
         answer=streams.StreamEnd,
     ),
     _get(_STREAM, P.RUN, streams.get_end, streams.StreamEnd),
-    _post(f"{_RUN}/reports", P.RUN, runs.report, AgentReport, AgentOrders),
+    _post(f"{_RUN}/reports", P.REPORT, runs.report, AgentReport, AgentOrders),
     Route(
         verb="GET",
         path=f"{_RUN}/events",
-        permission=P.READ,
+        permission=P.VIEW,
         handler=events.follow,
         query=events.EventsQuery,
         answer=bytes,
         media="text/event-stream",
     ),
+)
+
+STORE_ROUTES = (
+    _get(f"{_WORKSPACE}/datastores", P.READ, data.list_datastores, list[DatastoreRecord]),
+    Route(
+        verb="PUT",
+        path=_DATASTORE,
+        permission=P.WRITE,
+        handler=data.put_datastore,
+        body=DatastoreSpec,
+        answer=DatastoreRecord,
+    ),
+    _get(_DATASTORE, P.READ, data.get_datastore, DatastoreRecord),
+    Route(verb="DELETE", path=_DATASTORE, permission=P.WRITE, handler=data.remove_datastore),
+    _post(f"{_DATASTORE}/default", P.WRITE, data.set_default_datastore, None, DatastoreRecord),
+    Route(
+        verb="GET",
+        path=f"{_DATASTORE}/files",
+        permission=P.READ,
+        handler=data.list_store_files,
+        query=files.FilesQuery,
+        answer=list[FileInfo],
+    ),
+    _post(f"{_DATASTORE}/files", P.JOB, data.put_store_files, list[FileEntry], None),
+    _get(f"{_DATASTORE}/files/{{path...}}", P.READ, data.get_store_file, bytes),
+    _get(f"{_API}/stores/{{datastore_id}}/files/{{path...}}", P.READ, data.get_origin_file, bytes),
+)
+
+DATASET_ROUTES = (
+    _post(_DATASETS, P.JOB, data.register_dataset, DatasetRegistration, DatasetRecord),
+    Route(
+        verb="GET",
+        path=_DATASETS,
+        permission=P.READ,
+        handler=data.list_datasets,
+        query=data.DatasetsQuery,
+        answer=list[DatasetRecord],
+    ),
+    Route(
+        verb="DELETE",
+        path=f"{_DATASETS}/{{name}}",
+        permission=P.WRITE,
+        handler=data.unregister_dataset,
+    ),
+    _post(f"{_DATASETS}/resolve", P.READ, data.resolve_dataset, DatasetSpec, ResolvedData),
+    _get(f"{_API}/datasets/{{dataset}}", P.READ, data.get_dataset, DatasetRecord),
+    _get(f"{_API}/datasets/{{dataset}}/files", P.READ, data.dataset_files, ResolvedData),
+    _get(f"{_RUN}/inputs/{{name}}", P.READ, data.run_input, ResolvedData),
+)
+
+ENVIRONMENT_ROUTES = (
+    _post(
+        f"{_WORKSPACE}/environments",
+        P.WRITE,
+        environments.register,
+        EnvironmentDraft,
+        EnvironmentRecord,
+    ),
+    _get(
+        f"{_WORKSPACE}/environments",
+        P.READ,
+        environments.list_environments,
+        list[EnvironmentRecord],
+    ),
+    Route(
+        verb="GET",
+        path=_ENVIRONMENT,
+        permission=P.READ,
+        handler=environments.get_environment,
+        query=environments.EnvironmentQuery,
+        answer=EnvironmentRecord,
+    ),
+    _get(f"{_ENVIRONMENT}/versions", P.READ, environments.list_versions, list[EnvironmentRecord]),
+    Route(
+        verb="PUT",
+        path=f"{_ENVIRONMENT}/versions/{{version}}/labels",
+        permission=P.WRITE,
+        handler=environments.set_labels,
+        body=list[str],
+        answer=EnvironmentRecord,
+    ),
+    _get(_BUILT, P.READ, environments.list_built, list[EnvironmentOnDisk]),
+    _get(f"{_BUILT}/{{key}}", P.READ, environments.get_built, EnvironmentOnDisk),
+    _post(f"{_BUILT}/find", P.READ, environments.find_built, EnvironmentSpec, EnvironmentBuild),
+    _post(f"{_BUILT}/builds", P.WRITE, environments.start_build, EnvironmentSpec, EnvironmentBuild),
+    Route(
+        verb="GET",
+        path=f"{_BUILT}/builds/{{build}}",
+        permission=P.READ,
+        handler=environments.get_build,
+        query=environments.BuildQuery,
+        answer=EnvironmentBuild,
+    ),
+    _post(f"{_BUILT}/evict", P.WRITE, environments.evict, Eviction, list[EnvironmentOnDisk]),
+)
+
+COMPUTE_ROUTES = (
+    _get(f"{_API}/vmsizes", P.READ, compute.list_sizes, list[VmSize]),
+    _get(f"{_WORKSPACE}/computes", P.READ, compute.list_computes, list[ComputeRecord]),
+    Route(
+        verb="PUT",
+        path=_COMPUTE,
+        permission=P.WRITE,
+        handler=compute.put_compute,
+        body=ComputeSpec,
+        answer=ComputeRecord,
+    ),
+    _get(_COMPUTE, P.READ, compute.get_compute, ComputeRecord),
+    Route(
+        verb="PATCH",
+        path=_COMPUTE,
+        permission=P.WRITE,
+        handler=compute.patch_compute,
+        body=ComputePatch,
+        answer=ComputeRecord,
+    ),
+    Route(verb="DELETE", path=_COMPUTE, permission=P.WRITE, handler=compute.delete_compute),
 )
 
 PAGE_ROUTES = (
@@ -173,6 +329,14 @@ PAGE_ROUTES = (
         answer=bytes,
         media="text/html",
     ),
+    Route(
+        verb="GET",
+        path="/runs/{run}/images/{path...}",
+        permission=P.VIEW,
+        handler=images.get_image,
+        query=images.ImageQuery,
+        answer=bytes,
+    ),
     _get("/static/{name}", P.PUBLIC, web.static_file, bytes),
 )
 
@@ -182,5 +346,9 @@ ROUTES = (
     *BLOB_ROUTES,
     *RUN_ROUTES,
     *DATA_ROUTES,
+    *STORE_ROUTES,
+    *DATASET_ROUTES,
+    *ENVIRONMENT_ROUTES,
+    *COMPUTE_ROUTES,
     *PAGE_ROUTES,
 )

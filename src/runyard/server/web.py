@@ -8,15 +8,16 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from runyard.domain.errors import ErrorBody, NotFound
+from runyard.domain.files import Manifest, decode_manifest
 from runyard.domain.runs import RunRecord
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.server import pages
-from runyard.server.auth import cookie_name, viewer_grant
+from runyard.server.auth import TICKET_SECONDS, cookie_name, viewer_grant
 from runyard.server.files import files_of
 from runyard.server.logtail import read_tail
 from runyard.server.paging import find_all
 from runyard.server.routing import Call, NoQuery
-from runyard.stores.base import Where
+from runyard.stores.base import Store, Where
 
 _PAGE_SIZE = 50
 _CHILDREN = 100
@@ -44,9 +45,10 @@ class HomeQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log of the run to show."""
+    """Which log of the run to show; `part=live`: only what changes while it runs."""
 
     log: str = ""
+    part: str = ""
     ticket: str = ""
 
 
@@ -64,7 +66,7 @@ def home_page(call: Call[None, HomeQuery]) -> Response:
     )
     workspaces = find_all(platform.store, WorkspaceRecord, Where())
     html = pages.runs_page(
-        platform.conductor.describe(found), workspaces, query.workspace, query.experiment, after
+        platform.show(found), workspaces, query.workspace, query.experiment, after
     )
     return HTMLResponse(html, headers=PAGE_HEADERS)
 
@@ -75,15 +77,34 @@ def run_page(call: Call[None, PageQuery]) -> Response:
     if query.ticket:
         return _take_ticket(call, query.ticket, {"log": query.log} if query.log else {})
     run, store = platform.load_run(call.params["run"]), platform.store
-    children, _ = store.records.find(RunRecord, Where(parent=run.id), limit=_CHILDREN)
+    found, _ = store.records.find(RunRecord, Where(parent=run.id), limit=_CHILDREN)
+    series, files, children = (
+        store.metrics.series(run.id),
+        files_of(store, run.id),
+        platform.show(found),
+    )
+    if query.part == "live":
+        html = pages.live_part(run, series=series, files=files, children=children)
+        return HTMLResponse(html, headers=PAGE_HEADERS)
     html = pages.run_page(
         run,
-        series=store.metrics.series(run.id),
+        series=series,
         log=read_tail(store.streams, run, query.log),
-        files=files_of(store, run.id),
-        children=platform.conductor.describe(children),
+        files=files,
+        children=children,
+        snapshot=_snapshot_of(store, run),
     )
     return HTMLResponse(html, headers=PAGE_HEADERS)
+
+
+def _snapshot_of(store: Store, run: RunRecord) -> Manifest:
+    """The names of the source files; their contents are for those who may read the workspace."""
+    if run.spec.script is None:
+        return ()
+    try:
+        return decode_manifest(b"".join(store.blobs.open(run.spec.script.snapshot)))
+    except NotFound:
+        return ()
 
 
 def _take_ticket(
@@ -98,9 +119,15 @@ def _take_ticket(
         # After a link on another site a redirect would still count as that site's doing, and
         # the browser would keep the strict cookie back. A page of ours may ask anew.
         answer = HTMLResponse(pages.onward_page(target), headers=PAGE_HEADERS)
-    if viewer_grant(call.platform.secret, ticket) is not None:
+    secret = call.platform.secret
+    if (grant := viewer_grant(secret, ticket)) is not None:
         answer.set_cookie(
-            cookie_name(call.platform.secret), ticket, httponly=True, samesite="strict", path="/"
+            cookie_name(secret, grant.subject),
+            ticket,
+            max_age=TICKET_SECONDS,
+            httponly=True,
+            samesite="strict",
+            path="/",
         )
     return answer
 

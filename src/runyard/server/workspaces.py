@@ -2,7 +2,8 @@
 
 import uuid
 
-from runyard.conductor import runs
+from runyard.conductor import computes, runs
+from runyard.data import catalog
 from runyard.domain.errors import Conflict, NotFound
 from runyard.domain.workspaces import (
     ExperimentRecord,
@@ -35,9 +36,11 @@ def create_workspace(call: Call[WorkspaceSpec, NoQuery]) -> WorkspaceRecord:
         tags=spec.tags,
     )
     try:
-        return store.records.insert(record)
+        made = store.records.insert(record)
     except Conflict:
         return _existing(store.records.get(WorkspaceRecord, record.id), spec)
+    catalog.list_datastores(store, made)  # makes the two that every workspace has
+    return made
 
 
 def _existing(workspace: WorkspaceRecord, spec: WorkspaceSpec) -> WorkspaceRecord:
@@ -50,8 +53,9 @@ def _existing(workspace: WorkspaceRecord, spec: WorkspaceSpec) -> WorkspaceRecor
 
 
 def list_workspaces(call: Call[None, NoQuery]) -> list[WorkspaceRecord]:
-    """All workspaces, newest first."""
-    return find_all(call.platform.store, WorkspaceRecord, Where())
+    """All workspaces that the caller may see, newest first."""
+    where = Where(name=call.grant.workspace or None)
+    return find_all(call.platform.store, WorkspaceRecord, where)
 
 
 def get_workspace(call: Call[None, NoQuery]) -> WorkspaceRecord:
@@ -70,6 +74,8 @@ def delete_workspace(call: Call[None, NoQuery]) -> None:
             why=f"It has the experiment '{experiments[0].name}'.",
             fix="Keep it; what was run in it would be lost.",
         )
+    catalog.clear_workspace(store, workspace)
+    computes.clear_workspace(store, workspace)
     store.records.delete(workspace)
 
 

@@ -14,13 +14,26 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from runyard.domain.compute import ComputeRecord
+from runyard.domain.data import DatasetRecord, DatastoreRecord
+from runyard.domain.environments import EnvironmentRecord
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import Point, Series
 from runyard.domain.runs import RunRecord
 from runyard.domain.states import RunState
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord
 
-R = TypeVar("R", WorkspaceRecord, ExperimentRecord, RunRecord)
+R = TypeVar(
+    "R",
+    WorkspaceRecord,
+    ExperimentRecord,
+    RunRecord,
+    DatastoreRecord,
+    DatasetRecord,
+    EnvironmentRecord,
+    ComputeRecord,
+)
+Owner = type[RunRecord] | type[DatastoreRecord]  # what files are kept of
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,16 +137,19 @@ class Streams(Protocol):
 
 
 class Artifacts(Protocol):
-    """The files a run keeps: path → content."""
+    """The files that a run, or a managed datastore, keeps: path → content.
 
-    def put(self, run_id: str, entries: Sequence[FileEntry]) -> None:
+    `of` says whose id is meant; ids of different kinds may be equal.
+    """
+
+    def put(self, owner: str, entries: Sequence[FileEntry], *, of: Owner = RunRecord) -> None:
         """Keep the entries; a path that is there already gets the new content."""
 
-    def list(self, run_id: str, prefix: str = "") -> list[FileInfo]:
-        """The run's artifacts whose path starts with `prefix`, by path."""
+    def list(self, owner: str, prefix: str = "", *, of: Owner = RunRecord) -> list[FileInfo]:
+        """The owner's files whose path starts with `prefix`, by path."""
 
-    def get(self, run_id: str, path: str) -> FileInfo:
-        """One artifact, or `NotFound`."""
+    def get(self, owner: str, path: str, *, of: Owner = RunRecord) -> FileInfo:
+        """One file, or `NotFound`."""
 
 
 class Blobs(Protocol):

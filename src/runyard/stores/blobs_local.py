@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runyard.domain.errors import Invalid, NotFound, Unavailable
 from runyard.domain.files import is_digest
+from runyard_runtime.job_folder import sync_folder
 
 CHUNK_BYTES = 1024 * 1024
 # Unfinished files this old belong to nobody any more; an upload does not take a day.
@@ -35,7 +36,7 @@ class LocalBlobs:
             check_content(digest, _hash(chunks))
         else:
             self._write(digest, chunks, path)
-        _sync_folder(path.parent)
+        sync_folder(str(path.parent))
 
     def open(self, digest: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """The bytes [start, end) in chunks."""
@@ -70,7 +71,7 @@ class LocalBlobs:
                 os.fsync(file.fileno())
             if not path.parent.exists():
                 path.parent.mkdir(exist_ok=True)
-                _sync_folder(self._folder)
+                sync_folder(str(self._folder))
             os.replace(unfinished, path)
         except OSError as error:
             if error.errno not in _FULL:
@@ -130,12 +131,3 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
         while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
             left -= len(chunk)
             yield chunk
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names in the folder survive a power cut, not only the files."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

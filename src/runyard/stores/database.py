@@ -50,7 +50,7 @@ class Database:
     """An open database. Close it to let go of its connections and its thread."""
 
     def __init__(self, url: str) -> None:
-        self.url = _parse(url)
+        self.url = parse_url(url)
         self._reader = _open_reader(self.url)
         self._writer = _open_writer(self.url)
         self._waiting: list[_Pending[Any]] = []
@@ -135,7 +135,8 @@ def _run(connection: Connection, pending: _Pending[Any]) -> Callable[[], None]:
         savepoints.close()
 
 
-def _parse(text: str) -> URL:
+def parse_url(text: str) -> URL:
+    """Where a database is; `Invalid` if records cannot be kept there."""
     try:
         url = make_url(text)
     except ArgumentError as error:

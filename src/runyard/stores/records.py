@@ -6,6 +6,9 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from runyard.domain.compute import ComputeRecord
+from runyard.domain.data import DatasetRecord, DatastoreRecord
+from runyard.domain.environments import EnvironmentRecord
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
 from runyard.domain.runs import RunRecord
 from runyard.domain.states import RunState
@@ -15,19 +18,33 @@ from runyard.stores.database import Database
 from runyard.stores.schema import labels, records, run_numbers
 from runyard.stores.searches import labels_of, plan_count, plan_page
 
-Record = WorkspaceRecord | ExperimentRecord | RunRecord
+Record = (
+    WorkspaceRecord
+    | ExperimentRecord
+    | RunRecord
+    | DatastoreRecord
+    | DatasetRecord
+    | EnvironmentRecord
+    | ComputeRecord
+)
 
 RUN = "run"
 KINDS: Mapping[type[Record], str] = {
     WorkspaceRecord: "workspace",
     ExperimentRecord: "experiment",
     RunRecord: RUN,
+    DatastoreRecord: "datastore",
+    DatasetRecord: "dataset",
+    EnvironmentRecord: "environment",
+    ComputeRecord: "compute",
 }
 
 _BY_ID = select(records.c.seq, records.c.version, records.c.body).where(
     records.c.kind == bindparam("of"), records.c.id == bindparam("known_as")
 )
-_RUN_SEQ = select(records.c.seq).where(records.c.kind == RUN, records.c.id == bindparam("run_id"))
+_SEQ = select(records.c.seq).where(
+    records.c.kind == bindparam("of"), records.c.id == bindparam("known_as")
+)
 _REPLACE = update(records).where(records.c.seq == bindparam("row"))
 _LABELS = select(labels.c.label).where(labels.c.record == bindparam("row"))
 
@@ -94,7 +111,7 @@ def insert_record(connection: Connection, record: R) -> R:
         raise Invalid(f"{record.id!r} is not a possible id.", why="It has a NUL character.")
     if _find_row(connection, kind, record.id) is not None:
         raise Conflict(
-            f"{_noun(kind)} '{record.id}' exists already.", fix="Choose another id, or use it."
+            f"{noun(kind)} '{record.id}' exists already.", fix="Choose another id, or use it."
         )
     record = msgspec.structs.replace(record, version=1)
     if isinstance(record, RunRecord):
@@ -131,20 +148,30 @@ def load_run(connection: Connection, run_id: str) -> RunRecord | None:
     return None if row is None else msgspec.json.decode(row.body, type=RunRecord)
 
 
+def record_seq(connection: Connection, kind: type[Record], id: str) -> int | None:
+    """The number that tables refer to the record by; None if there is no such record."""
+    if "\0" in id:
+        return None
+    seq: int | None = connection.execute(_SEQ, {"of": KINDS[kind], "known_as": id}).scalar()
+    return seq
+
+
+def known_seq(connection: Connection, kind: type[Record], id: str) -> int:
+    """As `record_seq`, but `NotFound` if there is no such record."""
+    seq = record_seq(connection, kind, id)
+    if seq is None:
+        raise _not_found(kind, id)
+    return seq
+
+
 def run_seq(connection: Connection, run_id: str) -> int | None:
     """The number that tables refer to the run by; None if there is no such run."""
-    if "\0" in run_id:
-        return None
-    seq: int | None = connection.execute(_RUN_SEQ, {"run_id": run_id}).scalar()
-    return seq
+    return record_seq(connection, RunRecord, run_id)
 
 
 def known_run_seq(connection: Connection, run_id: str) -> int:
     """As `run_seq`, but `NotFound` if there is no such run."""
-    seq = run_seq(connection, run_id)
-    if seq is None:
-        raise _not_found(RunRecord, run_id)
-    return seq
+    return known_seq(connection, RunRecord, run_id)
 
 
 def _find_row(connection: Connection, kind: type[Record], id: str) -> _Kept | None:
@@ -160,7 +187,7 @@ def _same_version(connection: Connection, record: Record) -> _Kept:
         raise _not_found(type(record), record.id)
     if row.version != record.version:
         raise Stale(
-            f"{_noun(type(record))} '{record.id}' was changed by somebody else.",
+            f"{noun(type(record))} '{record.id}' was changed by somebody else.",
             why=f"It is at version {row.version}, not {record.version}.",
             fix="Read it again and repeat the change.",
         )
@@ -180,7 +207,13 @@ def _columns(record: Record) -> dict[str, object]:
                 "state": record.state.value,
                 "run_kind": spec.kind.value,
             }
-        case ExperimentRecord():
+        case (
+            ExperimentRecord()
+            | DatastoreRecord()
+            | DatasetRecord()
+            | EnvironmentRecord()
+            | ComputeRecord()
+        ):
             columns = {"workspace": record.workspace, "name": record.name}
         case WorkspaceRecord():
             columns = {"name": record.name}
@@ -193,8 +226,9 @@ def _columns(record: Record) -> dict[str, object]:
 
 
 def _update_labels(connection: Connection, seq: int, record: Record, *, present: set[int]) -> None:
+    tags = {} if isinstance(record, DatastoreRecord) else record.tags
     properties = record.properties if isinstance(record, RunRecord) else {}
-    wanted = labels_of(record.tags, properties)
+    wanted = labels_of(tags, properties)
     if gone := present - wanted:
         connection.execute(delete(labels).where(labels.c.record == seq, labels.c.label.in_(gone)))
     if new := wanted - present:
@@ -221,9 +255,10 @@ def _parse_cursor(after: str) -> int:
     return int(after)
 
 
-def _noun(kind: type[Record]) -> str:
+def noun(kind: type[Record]) -> str:
+    """What people call a record of that kind."""
     return KINDS[kind].capitalize()
 
 
 def _not_found(kind: type[Record], id: str) -> NotFound:
-    return NotFound(f"{_noun(kind)} '{id}' does not exist.")
+    return NotFound(f"{noun(kind)} '{id}' does not exist.")

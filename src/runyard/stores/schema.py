@@ -193,7 +193,7 @@ artifacts = Table(
     "artifacts",
     metadata,
     Column(
-        "run",
+        "run",  # or a managed datastore
         Number,
         ForeignKey("records.seq", ondelete="CASCADE"),
         primary_key=True,

@@ -91,17 +91,19 @@ class SqlStreams:
             if row is None or row.kind != LOG:
                 raise NotFound(f"Run '{run_id}' has no log '{name}'.")
             stop = min(start + limit, row.end)
+            settled = min(stop, row.settled)
             # Rows may become a blob between two statements; this one sees the one or the other.
             found = (
                 connection.execute(
-                    _SEGMENTS, {"stream": row.id, "first": start, "stop": min(stop, row.settled)}
+                    _SEGMENTS, {"stream": row.id, "first": start, "stop": settled}
                 ).all()
-                if start < min(stop, row.settled)
+                if start < settled
                 else []
             )
         parts: list[bytes] = []
         for part in found:
-            first, last = max(start - part.start, 0), min(stop - part.start, part.size)
+            # Not to its end: such a blob may hold the tail too, which we have already.
+            first, last = max(start - part.start, 0), min(settled - part.start, part.size)
             if part.digest is None:
                 parts.append(part.data[first:last])
             else:

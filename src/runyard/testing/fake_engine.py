@@ -16,7 +16,7 @@ class FakeEngine:
         self.statuses: dict[JobId, JobStatus] = {}
         self.starts: list[JobId] = []
         self.stopped: list[JobId] = []
-        self.refuse: OSError | None = None  # raised by the next start
+        self.refuse: Exception | None = None  # raised by the next start
 
     def start(self, group: NodeGroup) -> JobId:
         if self.refuse is not None:

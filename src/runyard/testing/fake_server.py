@@ -21,9 +21,11 @@ from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import runyard_runtime
+from runyard_runtime import wire
 
 RUN_ID = "fake run/1"  # a name that must be quoted wherever it goes
 TOKEN = "the token of the run"
+AGENT_TOKEN = "the token of its agent"
 _STREAM = re.compile(r"/api/v1/runs/([^/]+)/streams/(log|events)/(.+)")
 
 
@@ -34,6 +36,8 @@ class FakeServer:
         self.streams: dict[tuple[str, str], bytearray] = {}
         self.blobs: dict[str, bytes] = {}
         self.files: dict[str, tuple[str, int, int]] = {}
+        self.inputs: dict[str, object] = {}  # a ResolvedData of each input, as JSON has it
+        self.stored: dict[str, tuple[str, int, int]] = {}  # files of the one datastore it has
         self.reports: list[dict[str, object]] = []
         self.requests: list[tuple[str, str]] = []
         self.stop_ordered = False
@@ -90,6 +94,7 @@ class FakeServer:
             "url": self.url,
             "address_file": str(self._address_file) if self._address_file else None,
             "token": TOKEN,
+            "agent_token": AGENT_TOKEN,
             "nodes": 1,
             "hosts": None,
             "launcher": {"kind": "single", "nodes": 1, "processes_per_node": 1},
@@ -222,7 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _decide(self, state: FakeServer, path: str, query: str, body: bytes) -> tuple[int, object]:
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        sent = self.headers.get("Authorization")
+        if sent != f"Bearer {AGENT_TOKEN}" and (sent != f"Bearer {TOKEN}" or "/reports" in path):
             return 403, {"what": "wrong token"}
         if state.refuse is not None and state.refuse[0] in unquote(path):
             return state.refuse[1], {"what": "refused to order"}
@@ -232,11 +238,18 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, [digest for digest in json.loads(body) if digest not in state.blobs]
         if path.startswith("/api/v1/blobs/"):
             return _blob(state, path.rsplit("/", 1)[1], body if self.command == "PUT" else None)
+        if "/inputs/" in path:
+            name = unquote(path.rsplit("/", 1)[1])
+            known = state.inputs.get(name)
+            return (200, known) if known else (404, {"what": f"no input {name}"})
         if path.endswith("/files"):
+            kept = state.stored if "/datastores/" in path else state.files
+            if self.command == "GET":
+                return 200, [{"path": name, "size": size} for name, (_, size, _) in kept.items()]
             for name, digest, size, mode in json.loads(body):
                 if digest not in state.blobs:
                     return 424, {"what": "upload first"}
-                state.files[name] = (digest, size, mode)
+                kept[name] = (digest, size, mode)
             return 200, {}
         if path.endswith("/reports"):
             state.reports.append(json.loads(body))
@@ -252,6 +265,8 @@ def _stream(
     stream = state.streams.setdefault((found[2], unquote(found[3])), bytearray())
     if data is None:
         return 200, {"end": len(stream)}
+    if len(data) > wire.CHUNK_LIMIT_BYTES:
+        return 413, {"what": "too large"}
     offset = int(parse_qs(query)["offset"][0])
     if offset > len(stream):
         return 409, {"what": "a gap"}

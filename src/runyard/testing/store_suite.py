@@ -15,6 +15,14 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from runyard.domain.data import (
+    DatasetRecord,
+    DatasetSpec,
+    DatastoreKind,
+    DatastoreRecord,
+    Step,
+    StoreSource,
+)
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
 from runyard.domain.files import FileEntry
 from runyard.domain.metrics import MetricKind, Point
@@ -124,6 +132,25 @@ class StoreSuite:
         assert store.records.get(RunRecord, "run") == msgspec.structs.replace(
             run, version=1, number=1
         )
+
+    def test_datastores_and_datasets_are_found_as_everything_is(self, store: Store) -> None:
+        remote = DatastoreKind.REMOTE
+        place = DatastoreRecord(id="d", workspace="ws", name="pool", kind=remote, created=NOW)
+        spec = DatasetSpec(
+            sources=(StoreSource(datastore="pool", path="a/**"),),
+            steps=(Step(op="take", arguments={"count": 3}),),
+        )
+        recipe = DatasetRecord(
+            id="d", workspace="ws", name="digits", number=2, spec=spec, created=NOW, tags={"a": "b"}
+        )
+        place, recipe = store.records.insert(place), store.records.insert(recipe)
+        assert store.records.get(DatasetRecord, "d") == recipe
+        by_name = Where(workspace="ws", name="pool")
+        assert store.records.find(DatastoreRecord, by_name) == ((place,), None)
+        assert store.records.find(DatasetRecord, Where(tags={"a": "b"})) == ((recipe,), None)
+        assert store.records.find(DatasetRecord, Where(workspace="other")) == ((), None)
+        store.records.delete(place)
+        assert store.records.find(DatastoreRecord, by_name) == ((), None)
 
     def test_an_id_is_taken_once_per_kind(self, store: Store) -> None:
         store.records.insert(new_run("same"))

@@ -3,18 +3,20 @@
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
 
+from runyard.domain.data import DatastoreKind, DatastoreRecord
 from runyard.domain.errors import Conflict, NotFound
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.runs import RunRecord
 from runyard.domain.states import RunState
 from runyard.stores.base import EventEffects, Store, Where
-from runyard.testing.store_suite import ODD_NAMES, new_run, scalars, values
+from runyard.testing.store_suite import NOW, ODD_NAMES, new_run, scalars, values
 
 MEGABYTE = 1024 * 1024
 EVENTS = "events/0.jsonl"
@@ -122,21 +124,30 @@ class StreamSuite:
             assert read_all(store, name, limit=20_000) == name.encode(errors="replace")
 
     def test_appending_sealing_and_reading_at_once_fit_together(self, store: Store) -> None:
-        content = random.Random(1).randbytes(2 * MEGABYTE)
+        content = random.Random(1).randbytes(300_000)
+        over = threading.Event()
 
         def append() -> None:
-            end = 0
+            end, dice = 0, random.Random(2)
             while end < len(content):
-                end = store.streams.append_log("run", "log", end, content[end : end + 50_000])
+                size = dice.choice([500, 5000, 20_000])  # below and above what a tail holds
+                end = store.streams.append_log("run", "log", end, content[end : end + size])
+
+        def seal() -> None:
+            while not over.is_set():
+                store.streams.seal_logs("run")
 
         store.streams.append_log("run", "log", 0, b"")
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(append)
-            while not writing.done():
-                store.streams.seal_logs("run")
-                found = store.streams.read_log("run", "log", 0, len(content))
-                assert found == content[: len(found)]
+        with ThreadPoolExecutor(2) as pool:
+            writing, sealing = pool.submit(append), pool.submit(seal)
+            try:
+                while not writing.done():
+                    found = store.streams.read_log("run", "log", 0, len(content))
+                    assert found == content[: len(found)]
+            finally:
+                over.set()
             writing.result()
+            sealing.result()
         assert read_all(store, "log", limit=MEGABYTE) == content
 
     # Events
@@ -257,6 +268,20 @@ class StreamSuite:
         for name in ODD_NAMES:
             assert store.artifacts.get("run", name).path == name
             assert name in [info.path for info in store.artifacts.list("run", name)]
+
+    def test_a_datastore_keeps_files_apart_from_a_run_of_the_same_id(self, store: Store) -> None:
+        kind = DatastoreKind.MANAGED
+        record = DatastoreRecord(id="run", workspace="ws", name="d", kind=kind, created=NOW)
+        kept = store.records.insert(record)
+        store.artifacts.put("run", [FileEntry("a", "0" * 64, 1)])
+        store.artifacts.put("run", [FileEntry("b", "1" * 64, 2)], of=DatastoreRecord)
+        assert [info.path for info in store.artifacts.list("run")] == ["a"]
+        assert [info.path for info in store.artifacts.list("run", of=DatastoreRecord)] == ["b"]
+        with pytest.raises(NotFound):
+            store.artifacts.get("run", "a", of=DatastoreRecord)
+        store.records.delete(kept)
+        assert store.artifacts.list("run", of=DatastoreRecord) == []
+        assert [info.path for info in store.artifacts.list("run")] == ["a"]
 
     def test_artifacts_of_an_unknown_run_are_refused(self, store: Store) -> None:
         with pytest.raises(NotFound):

@@ -298,6 +298,28 @@ class ChildTest(JobTest):
         child.complete()
         self.assertEqual(child.get_status(), "Completed")
 
+    def test_a_descendant_that_is_found_by_its_id_is_logged_to_by_the_jobs_file(self):
+        grandchild = self.run_.child_run(run_id="mine").child_run(run_id="deep")
+        found = self.run_.experiment.workspace.get_run(grandchild.id)
+        before = len(self.server.requests)
+        found.log("x", 1)
+        found.log_list("y", [2, 3])
+        events = [(event["n"], event["v"], event["r"]) for event in self.job.logged()]
+        self.assertEqual(events, [("x", 1, "deep"), ("y", [2, 3], "deep")])
+        asked = self.server.requests[before:]
+        self.assertEqual([one for one in asked if not one.startswith("GET")], [])
+        self.assertLessEqual(len(asked), 2)
+
+    def test_a_point_of_a_foreign_run_is_not_sent_twice(self):
+        foreign = self.run_.experiment.workspace.get_run("sweep")
+        foreign.get_status()
+        self.server.unready = 1  # this one surely did nothing: it is repeated
+        self.server.forget_answers = 1
+        with self.assertRaisesRegex(ServiceException, "but did not answer(.|\n)*count twice"):
+            foreign.log("x", 1)
+        sent = [one for one in self.server.requests if one == "POST /api/v1/runs/sweep/metrics"]
+        self.assertEqual(len(sent), 2)
+
     def test_an_id_that_is_taken_is_refused(self):
         with self.assertRaisesRegex(UserErrorException, "exists"):
             self.run_.child_run(run_id="sweep")

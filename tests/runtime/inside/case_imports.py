@@ -61,11 +61,13 @@ class ImportTest(unittest.TestCase):
             importlib.import_module("azureml.train.dnn")
         with self.assertRaisesRegex(ImportError, "A job has no azureml.pipeline, which"):
             exec("from azureml.pipeline.core import Pipeline", {})
+        with self.assertRaisesRegex(ImportError, "azureml._common, which v1 kept private"):
+            importlib.import_module("azureml._common.exceptions")
 
     def test_an_attribute_that_is_not_there_is_an_attribute_error(self):
-        self.assertFalse(hasattr(azureml.core, "Dataset"))
-        with self.assertRaisesRegex(AttributeError, "A job has no azureml.core.Dataset"):
-            azureml.core.Dataset
+        self.assertFalse(hasattr(azureml.core, "Model"))
+        with self.assertRaisesRegex(AttributeError, "A job has no azureml.core.Model"):
+            azureml.core.Model
         with self.assertRaisesRegex(AttributeError, "Did you mean 'Workspace'"):
             azureml.core.Workspaces
 

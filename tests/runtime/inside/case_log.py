@@ -16,7 +16,7 @@ import unittest
 from azureml.core import Run
 from azureml.exceptions import UserErrorException
 from fake_server import RUN, FakeJob
-from runyard_runtime import events
+from runyard_runtime import events, wire
 
 
 class NumpyLike(object):
@@ -113,6 +113,16 @@ class LogTest(unittest.TestCase):
             [(event["n"], event["v"]) for event in self.job.logged()],
             [("broken ? name", 1), ("x", "broken ? value"), ("x", "whole 😀 value")],
         )
+
+    def test_a_value_that_no_chunk_can_hold_is_left_out_and_told_once(self):
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            for _ in range(2):
+                self.run_.log("huge", "x" * wire.CHUNK_LIMIT_BYTES)
+        self.run_.log("small", 1)
+        self.assertEqual([event["n"] for event in self.job.logged()], ["small"])
+        self.assertEqual(told.getvalue().count("training goes on without it"), 1)
+        self.assertIn("huge", told.getvalue())
 
     def test_a_step_is_kept(self):
         self.run_.log("loss", 1.5, step=3)
@@ -218,7 +228,7 @@ class LogTest(unittest.TestCase):
             self.skipTest("no /dev/full")
         self.run_._events._fd = os.open("/dev/full", os.O_WRONLY)
         self.addCleanup(os.close, self.run_._events._fd)
-        self.addCleanup(setattr, self.run_._events, "_warned", False)
+        self.addCleanup(setattr, self.run_._events, "_warned", set())
         with contextlib.redirect_stderr(io.StringIO()) as told:
             self.run_.log("x", 1)
             self.run_.log("x", 2)

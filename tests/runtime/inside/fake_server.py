@@ -196,11 +196,11 @@ def series(points):
     found = {}
     for point in points:
         kind = point.get("k", "scalar")
-        one = found.setdefault(
-            (point["n"], kind), {"name": point["n"], "kind": kind, "values": [], "steps": []}
-        )
+        empty = {"name": point["n"], "kind": kind, "values": [], "steps": [], "times": []}
+        one = found.setdefault((point["n"], kind), empty)
         one["values"].append(point["v"])
         one["steps"].append(point.get("s"))
+        one["times"].append(point["t"])
     return list(found.values())
 
 

@@ -3,9 +3,14 @@
 import urllib.request  # v1 code relies on azureml.core having loaded it
 from typing import TYPE_CHECKING
 
+import azureml.data
+import azureml.exceptions  # v1's package had loaded both: `azureml.data.FileDataset` works
 from runyard.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from runyard.sdk.compute import ComputeTarget
+    from runyard.sdk.dataset import Dataset
+    from runyard.sdk.datastore import Datastore
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
     from runyard.sdk.run import Run, ScriptRun
@@ -17,6 +22,9 @@ VERSION = __version__ = "1.61.0"  # the v1 release whose behaviour this follows
 
 __all__ = [
     "VERSION",
+    "ComputeTarget",
+    "Dataset",
+    "Datastore",
     "Environment",
     "Experiment",
     "Run",
@@ -28,7 +36,10 @@ __all__ = [
 ]
 
 _NAMES = {
+    "ComputeTarget": "runyard.sdk.compute",
     "ContainerRegistry": "runyard.sdk.environment",
+    "Dataset": "runyard.sdk.dataset",
+    "Datastore": "runyard.sdk.datastore",
     "Environment": "runyard.sdk.environment",
     "Experiment": "runyard.sdk.experiment",
     "Run": "runyard.sdk.run",
@@ -38,9 +49,12 @@ _NAMES = {
     "Workspace": "runyard.sdk.workspace",
     # v1's package had loaded its modules: `azureml.core.run.Run` works without importing them.
     "authentication": "azureml.core.authentication",
+    "compute": "azureml.core.compute",
     "compute_target": "azureml.core.compute_target",
     "container_registry": "azureml.core.container_registry",
     "conda_dependencies": "azureml.core.conda_dependencies",
+    "dataset": "azureml.core.dataset",
+    "datastore": "azureml.core.datastore",
     "environment": "azureml.core.environment",
     "experiment": "azureml.core.experiment",
     "run": "azureml.core.run",

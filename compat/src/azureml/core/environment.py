@@ -11,6 +11,7 @@ from runyard.sdk.environment import (
     Environment,
     PythonSection,
 )
+from runyard.sdk.environment_registry import DockerImageDetails, ImageBuildDetails
 
 __all__ = [
     "DEFAULT_CPU_IMAGE",
@@ -19,7 +20,9 @@ __all__ = [
     "MPI_GPU_IMAGE",
     "CondaDependencies",
     "ContainerRegistry",
+    "DockerImageDetails",
     "DockerSection",
     "Environment",
+    "ImageBuildDetails",
     "PythonSection",
 ]

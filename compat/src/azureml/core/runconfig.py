@@ -1,6 +1,7 @@
 """azureml.core.runconfig"""
 
 from runyard.sdk.conda_dependencies import CondaDependencies
+from runyard.sdk.data_reference import DataReferenceConfiguration
 from runyard.sdk.distributed import (
     MpiConfiguration,
     PyTorchConfiguration,
@@ -16,6 +17,13 @@ from runyard.sdk.environment import (
     Environment,
     PythonSection,
 )
+from runyard.sdk.ignored_sections import (
+    AmlComputeConfiguration,
+    HdiConfiguration,
+    KubernetesComputeConfiguration,
+    ParallelTaskConfiguration,
+    SparkConfiguration,
+)
 from runyard.sdk.lazy import lazy_names
 from runyard.sdk.run_configuration import (
     DockerConfiguration,
@@ -30,17 +38,23 @@ __all__ = [
     "DEFAULT_GPU_IMAGE",
     "MPI_CPU_IMAGE",
     "MPI_GPU_IMAGE",
+    "AmlComputeConfiguration",
     "CondaDependencies",
     "ContainerRegistry",
+    "DataReferenceConfiguration",
     "DockerConfiguration",
     "DockerSection",
     "Environment",
     "EnvironmentDefinition",
+    "HdiConfiguration",
     "HistoryConfiguration",
+    "KubernetesComputeConfiguration",
     "MpiConfiguration",
+    "ParallelTaskConfiguration",
     "PyTorchConfiguration",
     "PythonSection",
     "RunConfiguration",
+    "SparkConfiguration",
     "TensorflowConfiguration",
 ]
 

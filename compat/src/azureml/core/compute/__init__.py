@@ -1,0 +1,37 @@
+"""azureml.core.compute"""
+
+from runyard.sdk.compute import AmlCompute, ComputeTarget
+from runyard.sdk.lazy import lazy_names
+from runyard.sdk.other_compute import (
+    AdlaCompute,
+    AksCompute,
+    BatchCompute,
+    ComputeInstance,
+    DatabricksCompute,
+    DataFactoryCompute,
+    DsvmCompute,
+    HDInsightCompute,
+    KubernetesCompute,
+    KustoCompute,
+    RemoteCompute,
+    SynapseCompute,
+)
+
+__all__ = [
+    "AdlaCompute",
+    "AksCompute",
+    "AmlCompute",
+    "BatchCompute",
+    "ComputeInstance",
+    "ComputeTarget",
+    "DataFactoryCompute",
+    "DatabricksCompute",
+    "DsvmCompute",
+    "HDInsightCompute",
+    "KubernetesCompute",
+    "KustoCompute",
+    "RemoteCompute",
+    "SynapseCompute",
+]
+
+__getattr__ = lazy_names(__name__, {})

@@ -1,0 +1,3 @@
+"""azureml.core.compute.aks"""
+
+from runyard.sdk.other_compute import AksCompute as AksCompute

@@ -1,0 +1,3 @@
+"""azureml.core.compute.batch"""
+
+from runyard.sdk.other_compute import BatchCompute as BatchCompute

@@ -1,0 +1,3 @@
+"""azureml.core.compute.computeinstance"""
+
+from runyard.sdk.other_compute import ComputeInstance as ComputeInstance

@@ -1,0 +1,3 @@
+"""azureml.core.compute.databricks"""
+
+from runyard.sdk.other_compute import DatabricksCompute as DatabricksCompute

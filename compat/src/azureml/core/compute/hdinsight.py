@@ -1,0 +1,3 @@
+"""azureml.core.compute.hdinsight"""
+
+from runyard.sdk.other_compute import HDInsightCompute as HDInsightCompute

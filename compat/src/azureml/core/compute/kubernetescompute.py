@@ -1,0 +1,3 @@
+"""azureml.core.compute.kubernetescompute"""
+
+from runyard.sdk.other_compute import KubernetesCompute as KubernetesCompute

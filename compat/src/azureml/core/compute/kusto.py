@@ -1,0 +1,3 @@
+"""azureml.core.compute.kusto"""
+
+from runyard.sdk.other_compute import KustoCompute as KustoCompute

@@ -1,0 +1,3 @@
+"""azureml.core.compute.synapse"""
+
+from runyard.sdk.other_compute import SynapseCompute as SynapseCompute

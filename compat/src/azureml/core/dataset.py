@@ -1,0 +1,3 @@
+"""azureml.core.dataset"""
+
+from runyard.sdk.dataset import Dataset as Dataset

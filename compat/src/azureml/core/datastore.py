@@ -1,0 +1,3 @@
+"""azureml.core.datastore"""
+
+from runyard.sdk.datastore import Datastore as Datastore
