@@ -1,4 +1,4 @@
-"""In a job: two epochs of FOLDER, then PLAIN, a local copy, and FOLDER in turn; how long each took."""
+"""In a job: two epochs of FOLDER, then PLAIN, a local copy, and FOLDER in turn, timed."""
 
 import json
 import os

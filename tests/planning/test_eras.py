@@ -105,6 +105,9 @@ def test_every_row_is_written_as_the_resolver_reads_it() -> None:
     ("line", "successor"),
     [
         ("tensorflow-gpu==2.2.0", "tensorflow-gpu==2.2.0"),
+        ("tensorflow-gpu==2.1.0", "tensorflow-gpu==2.1.0"),
+        ("tensorflow-gpu==2.0.0", "tensorflow==2.0.0"),
+        ("tensorflow-gpu==1.13.1", "tensorflow==1.13.1"),
         ("tensorflow-gpu==2.11.0", "tensorflow-gpu==2.11.0"),
         ("tensorflow-gpu==2.12.0", "tensorflow==2.12.0"),
         ("tensorflow-gpu", "tensorflow"),

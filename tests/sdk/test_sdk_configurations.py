@@ -20,6 +20,7 @@ from runyard.sdk.run_definition import render_definition
 from runyard.sdk.script_run_config import (
     ScriptRunConfig,
     command_line,
+    get_run_config_from_script_run,
     source_folder,
 )
 from runyard.sdk.submission import plan_environment, tag_values
@@ -191,6 +192,21 @@ def test_seed_002_sets_the_worker_count_by_attribute() -> None:
         ).workers
         == 2
     )
+
+
+def test_capitals_of_framework_and_communicator_do_not_matter() -> None:
+    config = RunConfiguration()
+    config.framework, config.communicator = "python", "none"
+    assert plan_launcher(config) == LauncherSpec()
+    config.communicator = "openmpi"
+    assert plan_launcher(config).kind == "mpi"
+
+
+def test_a_run_configuration_out_of_a_script_run_config_has_its_script() -> None:
+    src = ScriptRunConfig(source_directory=".", script="train.py", arguments=["--lr", 0.1])
+    taken = get_run_config_from_script_run(src)
+    assert (taken.script, taken.arguments) == ("train.py", ["--lr", 0.1])
+    assert src.run_config.script is None
 
 
 def test_a_misspelt_attribute_offers_the_right_one() -> None:

@@ -16,7 +16,7 @@ azureml.core.workspace:Workspace
 azureml.core.experiment:Experiment
 azureml.core.run:Run _OfflineRun get_run
 azureml.core.script_run:ScriptRun
-azureml.core.script_run_config:ScriptRunConfig
+azureml.core.script_run_config:ScriptRunConfig get_run_config_from_script_run
 azureml.core.runconfig:RunConfiguration MpiConfiguration TensorflowConfiguration
 azureml.core.runconfig:PyTorchConfiguration
 azureml.core.runconfig:DockerConfiguration CondaDependencies DEFAULT_CPU_IMAGE DEFAULT_GPU_IMAGE
@@ -34,9 +34,9 @@ azureml.core.authentication:MsiAuthentication AzureCliAuthentication
 azureml.core:Dataset Datastore
 azureml.core.dataset:Dataset
 azureml.core.datastore:Datastore
-azureml.core.runconfig:DataReferenceConfiguration
+azureml.core.runconfig:DataReferenceConfiguration DataPath DataReference SparkPackage
 azureml.data:DataType FileDataset TabularDataset OutputFileDatasetConfig DatasetConsumptionConfig
-azureml.data:dataset_type_definitions dataset_factory
+azureml.data:dataset_type_definitions dataset_factory __version__
 azureml.data.abstract_dataset:AbstractDataset
 azureml.data.context_managers:MountContext
 azureml.data.data_reference:DataReference
@@ -215,8 +215,7 @@ def test_all_public_names_are_there() -> None:
     [
         ("from azureml.data.dbfs_datastore import DBFSDatastore", "not in this release"),
         ("from azureml.core.model import Model", "./outputs"),
-        ("from azureml.widgets import RunDetails", "get_portal_url"),
-        ("from azureml import widgets", "notebook widget"),
+        ("from azureml import tensorboard", "TensorBoard"),
         ("import azureml.train.hyperdrive", "sweeps"),
         ("from azureml.train.dnn import TensorFlow", "ScriptRunConfig"),
         ("from azureml.pipeline.steps import PythonScriptStep", "pipelines"),
@@ -254,16 +253,22 @@ def test_importing_the_core_is_light_and_loads_urllib_request() -> None:
     assert done.stdout.count(".") == 2
 
 
+def test_importing_the_core_brings_data_and_exceptions_as_in_v1() -> None:
+    code = "import azureml.core; azureml.data.FileDataset; azureml.exceptions.UserErrorException"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_another_distribution_may_add_to_the_namespace(tmp_path: object) -> None:
     from pathlib import Path
 
-    package = Path(str(tmp_path), "azureml", "widgets")
+    package = Path(str(tmp_path), "azureml", "tensorboard")
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text(
         "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
     )
-    (package / "__init__.py").write_text("RunDetails = 'theirs'\n")
-    code = "import azureml.core; from azureml.widgets import RunDetails; print(RunDetails)"
+    (package / "__init__.py").write_text("Tensorboard = 'theirs'\n")
+    code = "import azureml.core; from azureml.tensorboard import Tensorboard; print(Tensorboard)"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}"],
         capture_output=True,

@@ -24,7 +24,7 @@ import threading
 import time
 
 from runyard_runtime import processes
-from runyard_runtime.fetch import FetchFailed, load_beginning, not_kept, save
+from runyard_runtime.fetch import FetchFailed, load_beginning, make_empty, not_kept, save
 from runyard_runtime.origins import digest_of
 
 UNTOUCHED = 978307200 * 10**9  # 2001-01-01: the modification time of every whole content
@@ -87,6 +87,10 @@ class Cache:
             if stream is None:
                 continue  # somebody else has just finished it
             with stream:
+                if self.find(file) is not None:
+                    # It was finished between our look and our lock, and this part is a new one.
+                    _unlink(self._partial(key))
+                    continue
                 if opened is not None:
                     opened(stream.fileno())
                 self._fill(file, key, stream, arrived)
@@ -177,8 +181,7 @@ class Cache:
         """(digest, size) of what was put into the partial file."""
         local = self._origins.local(file)
         if local is not None:
-            stream.seek(0)
-            stream.truncate()
+            make_empty(stream)
             _copy_bytes(local, stream)
             return digest_of(file), file.size
         if 0 <= file.size < _WORTH_RESUMING:

@@ -410,8 +410,7 @@ class _Transfer:
             raise not_kept(outbound.shown(self._url), error)
 
     def _rewind(self):
-        self._stream.seek(0)
-        self._stream.truncate()
+        make_empty(self._stream)
         self._hash = hashlib.sha256()
         self.offset = 0
 
@@ -430,7 +429,19 @@ class _Transfer:
             left -= len(piece)
             self._hash.update(piece)
             self.offset += len(piece)
-        self._stream.truncate(self.offset)
+        if self.offset < size:
+            self._stream.truncate(self.offset)
+
+
+def make_empty(stream):
+    """Have an open file be empty and at its beginning.
+
+    One that is empty already is left alone: ext4 takes a truncation for the replacing of a file
+    and writes the new content to the disk when it is closed, which costs more than fetching it.
+    """
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(0)
+        stream.truncate()
 
 
 def not_kept(what, error):

@@ -5,11 +5,13 @@
 
 import base64
 import os
+import select
 import socket
 
 _PIECE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_HEADERS = 200
+_MOMENT_MS = 2  # how long more is waited for before a piece is handed on
 _DRAINED = 1 << 16  # the rest of an answer that is read to keep the connection
 
 # Where systems keep certificates, for interpreters that were built elsewhere and find none.
@@ -50,6 +52,12 @@ class Connection:
             raise
         self.used += 1
         return answer
+
+    def has_more(self):
+        """True if more has come, or comes in a moment."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(_MOMENT_MS))
 
     def close(self):
         """Give it up."""
@@ -133,13 +141,28 @@ class Answer:
             self._line()
 
     def _some(self, left, view):
-        # readinto1: what is there now, so that a slow answer is handed on as it comes
+        """The next `left` bytes, in pieces as large as come in a moment.
+
+        Large, because the kernel reads a file faster that was written in large pieces; but what
+        comes slowly is handed on, since somebody may be waiting for it.
+        """
         while left:
-            count = self._reader.readinto1(view[: min(left, len(view))])
-            if not count:
-                raise Broken("the connection ended before the answer did")
-            left -= count
-            yield view[:count]
+            most = min(left, len(view))
+            filled, problem = 0, None
+            while filled < most and (not filled or self._connection.has_more()):
+                try:
+                    count = self._reader.readinto1(view[filled:most])
+                except OSError as error:
+                    count, problem = 0, error
+                if not count:
+                    problem = problem or Broken("the connection ended before the answer did")
+                    break
+                filled += count
+            if filled:
+                left -= filled
+                yield view[:filled]
+            if problem is not None:
+                raise problem
 
     def _line(self):
         line = self._reader.readline(_LONGEST_LINE)

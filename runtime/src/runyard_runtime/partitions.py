@@ -24,14 +24,18 @@ class Partitioning(object):
         self.text = text
         self.keys = []  # names, in their order
         self._times = {}  # of those that are times: the units in their order
-        pattern, end = "", 0
+        # A dataset's paths begin below its pattern's fixed folders, which the format may name too.
+        above, pattern = "", ""
+        end = text.rfind("/", 0, text.find("{") + 1) + 1
+        if end > 0:
+            above = "(?:%s)?" % _literal(text[:end])
         for found in _KEY.finditer(text):
             pattern += _literal(text[end : found.start()]) + self._key(*found.groups())
             end = found.end()
         rest = text[end:]
         if not self.keys or "{" in rest or "}" in rest:
             raise self._wrong("Keys are written {name} or {name:yyyy/MM/dd}.")
-        self._pattern = re.compile(pattern + _literal(rest) + "$")
+        self._pattern = re.compile("%s%s%s$" % (above, pattern, _literal(rest)))
 
     def values(self, path):
         """The keys' values in a path, times as datetimes; an error if it does not fit."""

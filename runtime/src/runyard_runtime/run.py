@@ -47,6 +47,7 @@ class Run(LogFamily, FileFamily):
         self._event_run = None if own else run_id
         self._end = events.line_end(self._event_run)
         self._experiment = None
+        self._inputs = None
         self._outputs = None
         self._is_foreign = False  # known not to descend from the job's run
 
@@ -140,7 +141,9 @@ class Run(LogFamily, FileFamily):
         """What the run reads: a path where it is mounted or downloaded, else the dataset."""
         from runyard_runtime import run_datasets
 
-        return run_datasets.inputs(self)
+        if self._inputs is None:  # kept, because scripts may add to it
+            self._inputs = run_datasets.inputs(self)
+        return self._inputs
 
     @property
     def output_datasets(self):

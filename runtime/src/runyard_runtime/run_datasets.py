@@ -32,6 +32,10 @@ class Named(collections.abc.Mapping):
             )
         return self._makers[name]()
 
+    def __setitem__(self, name, thing):
+        """A name for a dataset that the script got by itself; the run's record has it not."""
+        self._makers[name] = lambda: thing
+
     def __contains__(self, name):
         return name in self._makers
 

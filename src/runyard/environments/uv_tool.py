@@ -25,6 +25,7 @@ from runyard.planning.environments import (
     explain_failure,
     lock_with_hashes,
 )
+from runyard.planning.requirements import requirement_name
 
 # Names another environment or project, or a secret that a package's setup.py must not see.
 _NOT_FOR_UV = (
@@ -139,7 +140,8 @@ def install_requirements(
     """Resolve to a lock, then install exactly that; returns the lock.
 
     `finish` is called with the lock and uv's options when everything is in place, and returns
-    the lines of what it installed on top. `wheels_only`: nothing is compiled but by `finish`.
+    the lines of what it installed on top. `wheels_only`: of what the plan
+    names; what that needs in turn may be compiled, because small old packages had no wheels.
     """
     python = str(building / "bin" / "python")
     wanted, lock = building / "requirements.in", building / LOCK_FILE
@@ -154,7 +156,8 @@ def install_requirements(
     # pip looks at every index and takes the best version; uv would stop at the first that has any.
     common = ["--python", python, "--index-strategy", "unsafe-best-match"]
     common += ["--prerelease", "allow"] if tool.options.prerelease else []
-    wheels = ["--only-binary", ":all:"] if wheels_only else []
+    names = [requirement_name(line) for line in plan.requirements] if wheels_only else []
+    wheels = [word for name in names if name for word in ("--only-binary", name)]
     tool.run(
         *("pip", "compile", "--no-header", "--no-annotate", "--upgrade", "-o", str(lock)),
         *common,

@@ -97,7 +97,7 @@ class VenvBuilder:
     def _fill_other(
         self, building: Path, name: str, plan: VenvPlan, log: Log, tool: Uv
     ) -> BuiltEnvironment | None:
-        """The packages on the newest other Python that has wheels of them all; None if none has.
+        """The packages on the newest other Python that has their wheels; None if none has.
 
         v1's own default was Python 3.6, so old pins without a Python version are common.
         """

@@ -62,13 +62,21 @@ class Retired(NamedTuple):
     """A name of the package index that leads nowhere now."""
 
     successor: str
-    below: Version = ()  # below this version the name still works
+    below: Version = ()  # below this version the name still works …
+    since: Version = ()  # … but only from this version on
     stub: str = ""  # the version that only stood for "the newest"; it is left away
     why: str = ""
+    too_old: str = ""  # why it does not work below `since`
 
 
 RETIRED: dict[str, Retired] = {
-    "tensorflow-gpu": Retired("tensorflow", below=(2, 12), why="it ended with 2.11"),
+    "tensorflow-gpu": Retired(
+        "tensorflow",
+        below=(2, 12),
+        since=(2, 1),
+        why="it ended with 2.11",
+        too_old="it cannot even be imported without CUDA 10 on the machine",
+    ),
     "tf-nightly-gpu": Retired("tf-nightly", why="it is no longer made"),
     "sklearn": Retired("scikit-learn", stub="0.0", why="it is not the package itself"),
     "skimage": Retired("scikit-image", stub="0.0", why="it is not the package itself"),
@@ -81,13 +89,16 @@ def replace_retired(line: str, notes: list[str]) -> str:
     """The normalised line under the name that the package has now; a note if that is another."""
     name = requirement_name(line)
     row = RETIRED.get(name)
-    if row is None or (row.below and stays_below(line, row.below)):
+    if row is None:
+        return line
+    too_old = bool(row.since) and stays_below(line, row.since)
+    if row.below and stays_below(line, row.below) and not too_old:
         return line
     rest = line[len(name) :]
     if row.stub and version_part(line).removeprefix("==").startswith(row.stub):
         rest = rest.replace(version_part(line), "", 1)
     successor = f"{row.successor}{rest}"
-    notes.append(f"{line}: {row.why}, installed as {successor}")
+    notes.append(f"{line}: {row.too_old if too_old else row.why}, installed as {successor}")
     return successor
 
 

@@ -58,13 +58,14 @@ class MountContext:
             )
         resolved = self._dataset._resolved()
         self._notes = tempfile.mkdtemp(prefix="runyard-mount-")
-        mount = Mount(
-            "dataset", self.mount_point, MOUNTER, self._notes, os.path.join(self._notes, "log")
-        )
+        mounted = os.path.join(self._notes, "files")
+        mount = Mount("dataset", mounted, MOUNTER, self._notes, os.path.join(self._notes, "log"))
         try:
             session = self._dataset._place()._session
             mount.start(plan_mount(session), msgspec.to_builtins(resolved), time.sleep)
             self._mount = mount
+            self._folder.rmdir()  # it is empty; a link stands in its place for the while
+            self._folder.symlink_to(mounted)
         except MountFailed:
             self._copied = self._dataset._fetch(resolved.files, self._folder, overwrite=False)
         self._started = True
@@ -72,6 +73,8 @@ class MountContext:
     def stop(self) -> None:
         """Take the files out of the folder again."""
         if self._mount is not None:
+            self._folder.unlink()
+            self._folder.mkdir()
             self._mount.end()
             with suppress(ChildProcessError):
                 os.waitpid(self._mount.note()["pid"], os.WNOHANG)  # it was our child

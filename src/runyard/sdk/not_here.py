@@ -36,7 +36,6 @@ NOT_YET: dict[str, str] = {
     "azureml.train.hyperdrive": "hyperparameter sweeps",
     "azureml.train.sklearn": "estimators",
     "azureml.train": "estimators and sweeps",
-    "azureml.widgets": "the notebook widget",
 }
 
 NEVER: dict[str, str] = {
@@ -64,7 +63,6 @@ _INTERPRET = "Install and use the interpret package directly in your script."
 INSTEAD: dict[str, str] = {
     "azureml._": "Import the public name, e.g. from azureml.exceptions import UserErrorException",
     "azureml.mlflow": "Log with run.log(...) of Run.get_context().",
-    "azureml.widgets": "Use run.wait_for_completion(show_output=True), or run.get_portal_url().",
     "azureml.train.dnn": _SCRIPT,
     "azureml.train.estimator": _SCRIPT,
     "azureml.train.sklearn": _SCRIPT,

@@ -250,7 +250,8 @@ def runconfig_file(path: str | os.PathLike[str] | None, name: str) -> Path:
 def plan_launcher(config: RunConfiguration) -> LauncherSpec:
     """How the processes of such a run are laid over nodes."""
     nodes = at_least("node_count", config.node_count, 1)
-    framework, communicator = str(config.framework), str(config.communicator)
+    framework = _spelled(str(config.framework), FRAMEWORKS)
+    communicator = _spelled(str(config.communicator), COMMUNICATORS)
     if communicator not in COMMUNICATORS or framework not in FRAMEWORKS:
         raise RunConfigurationException(
             error_text(
@@ -283,3 +284,8 @@ def plan_launcher(config: RunConfiguration) -> LauncherSpec:
             backend=communicator.lower(),
         )
     return LauncherSpec(nodes=nodes)
+
+
+def _spelled(name: str, known: Sequence[str]) -> str:
+    """A name as we spell it; v1 did not mind capitals, and its notebooks say 'python'."""
+    return next((one for one in known if one.lower() == name.lower()), name)

@@ -1,5 +1,6 @@
 """`ScriptRunConfig`: a script or a command, and what it runs on."""
 
+import copy
 import os
 import warnings
 from collections.abc import Sequence
@@ -91,6 +92,14 @@ class ScriptRunConfig:
     def __repr__(self) -> str:
         what = f"command={self.command!r}" if self.command else f"script={self.script!r}"
         return f"ScriptRunConfig(source_directory={self.source_directory!r}, {what})"
+
+
+def get_run_config_from_script_run(script_run_config: ScriptRunConfig) -> RunConfiguration:
+    """A copy of its run configuration with the script and the arguments in it, to be saved."""
+    copied = copy.deepcopy(script_run_config.run_config)
+    copied.script, copied.command = script_run_config.script, script_run_config.command
+    copied.arguments = list(script_run_config.arguments)
+    return copied
 
 
 def source_folder(config: ScriptRunConfig) -> Path:

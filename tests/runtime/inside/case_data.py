@@ -76,6 +76,9 @@ class PartitionTest(unittest.TestCase):
         for form, path, values in [
             ("{a}/{b}.csv", "x/y/z.csv", {"a": "y", "b": "z"}),
             ("/{a}/data.csv", "1/data.csv", {"a": "1"}),
+            ("weather/{a}/data.csv", "/1/data.csv", {"a": "1"}),
+            ("in/weather/{a}/data.csv", "in/weather/1/data.csv", {"a": "1"}),
+            ("year-{a}.csv", "in/year-1.csv", {"a": "1"}),
             (
                 "{c}/{d:yyyy/MM/dd}/data.csv",
                 "/USA/2019/01/31/data.csv",
@@ -93,6 +96,8 @@ class PartitionTest(unittest.TestCase):
     def test_paths_that_do_not_fit_and_formats_that_make_no_sense_are_errors(self):
         with self.assertRaisesRegex(UserErrorException, "does not fit"):
             partitions.Partitioning("{a}/{b}.csv").values("x.csv")
+        with self.assertRaisesRegex(UserErrorException, "does not fit"):
+            partitions.Partitioning("weather/year-{a}.csv").values("/1.csv")
         with self.assertRaisesRegex(UserErrorException, "no such time"):
             partitions.Partitioning("{d:yyyy/MM}").values("2019/13")
         for form in ("data.csv", "{a}/{a}", "{a", "{d:YYYY}", "{d:yyyy/yyyy}"):

@@ -149,6 +149,8 @@ class ReadTest(JobTest):
         self.assertIsNone(self.run_.output_datasets.get("train"))
         with self.assertRaisesRegex(KeyError, "no input named 'train'") as caught:
             self.run_.input_datasets["train"]
+        self.run_.input_datasets["train"] = "found by the script"
+        self.assertEqual(self.run_.input_datasets["train"], "found by the script")
         self.assertIsInstance(caught.exception, AzureMLException)
 
     def test_what_a_job_does_not_have_says_what_to_do(self):

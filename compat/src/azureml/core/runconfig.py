@@ -58,4 +58,12 @@ __all__ = [
     "TensorflowConfiguration",
 ]
 
-__getattr__ = lazy_names(__name__, {})
+# What v1's module had imported for itself, and scripts took from there.
+_NAMES = {
+    "DataPath": "runyard.sdk.data_path",
+    "DataReference": "runyard.sdk.data_reference",
+    "SparkPackage": "runyard.sdk.environment",
+    "SparkSection": "runyard.sdk.environment",
+}
+
+__getattr__ = lazy_names(__name__, _NAMES)

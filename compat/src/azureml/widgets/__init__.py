@@ -1,0 +1,3 @@
+"""azureml.widgets"""
+
+from runyard.sdk.widgets import RunDetails as RunDetails
