@@ -12,7 +12,16 @@ from benchmarks.machine import conditions
 from benchmarks.options import Options, quick
 from benchmarks.report import Report, table
 
-NAMES = ("start", "logging", "footprint", "queue", "planning", "data", "durability")
+NAMES = (
+    "start",
+    "logging",
+    "footprint",
+    "queue",
+    "planning",
+    "environments",
+    "data",
+    "durability",
+)
 
 
 def main() -> int:

@@ -468,3 +468,33 @@ def test_interactive_runs_are_left_to_their_owner(
     other = submit(store, conductor, submission())
     until(lambda: engine.starts == [job_of(other)])
     assert state_of(store, mine) is S.RUNNING
+
+
+def test_a_build_log_that_cannot_be_written_now_is_written_later(
+    store: Store, builder: FakeBuilder, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    append, failures = store.streams.append_log, [Unavailable("the database is away")]
+
+    def stumble_once(run_id: str, name: str, offset: int, data: bytes) -> int:
+        if failures:
+            raise failures.pop()
+        return append(run_id, name, offset, data)
+
+    store.streams.append_log = stumble_once  # type: ignore[method-assign]
+    run = submit(store, conductor, submission("slow"))
+    builder.finish.set()
+    until(lambda: engine.starts == [job_of(run)])
+    assert not failures
+    assert store.streams.read_log(run.id, wire.BUILD_LOG, 0, 99) == b"building slow\nbuilt\n"
+
+
+def test_a_builder_with_a_bug_fails_the_run(
+    store: Store, builder: FakeBuilder, start: Start
+) -> None:
+    def buggy(spec: EnvironmentSpec) -> None:
+        raise ZeroDivisionError(spec.name)
+
+    builder.ready = buggy  # type: ignore[method-assign]
+    run = submit(store, start(), submission())
+    until(lambda: state_of(store, run) is S.FAILED)

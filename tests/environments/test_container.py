@@ -295,3 +295,8 @@ def test_a_failed_removal_is_nothing(tmp_path: Path) -> None:
     contained.remove(job, "mark", [0, 1])
     assert (tmp_path / "said").read_text() == "rm --force runyard-mark-0 runyard-mark-1"
     contained.remove({"remove": ["/no/such/program"]}, "mark", [0])
+
+
+def test_docker_arguments_with_an_open_quote_are_refused_in_words() -> None:
+    with pytest.raises(Unsupported, match="cannot be read"):
+        docker_options(["-e 'A"])

@@ -143,10 +143,9 @@ def test_lines_that_cannot_be_served_are_refused_in_words(line: str) -> None:
     assert caught.value.fix
 
 
-def test_a_container_is_said_to_be_left_out() -> None:
-    assert plan_venv(spec()).notes == ()
-    (note,) = plan_venv(spec(base_image="u:p@host/image")).notes
-    assert "not used" in note
+def test_a_version_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(RunyardError, match="not a Python version"):
+        pick_version("3." + "9" * 5000, FOUND)
 
 
 FOUND = [(3, 6, 15), (3, 8, 1), (3, 8, 18), (3, 11, 7)]

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from runyard.testing.fake_server import wait_until
 from runyard.testing.faulty_web import FaultyWeb, Page, cut, hang
 from runyard_runtime.cache import UNTOUCHED, Cache
 from runyard_runtime.fetch import FetchFailed
-from runyard_runtime.origins import File, Origins
+from runyard_runtime.origins import File, Origins, store_tag
 
 DATA = b"0123456789abcdef" * 65536  # 1 MiB
 PLENTY = 1 << 40
@@ -96,9 +97,35 @@ def test_blobs_come_from_the_server_with_the_runs_token(web: FaultyWeb, open_cac
 
 
 def test_files_of_a_store_come_from_the_server(web: FaultyWeb, open_cache: Opener) -> None:
-    web.put("/api/v1/stores/s1/files/a b/ü.txt", b"x")
+    page = web.put("/api/v1/stores/s1/files/a b/ü.txt", b"x")
+    page.etag = f'"{store_tag("a b/ü.txt", "t1")}"'
     file = File("p", 1, "store:s1/a b/ü.txt", "t1")
     assert Path(open_cache().ensure(file)).read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize("kind", ["url", "store"])
+def test_another_content_of_the_same_size_than_was_listed_is_an_error(
+    web: FaultyWeb, open_cache: Opener, kind: str, size: int
+) -> None:
+    path = "/x" if kind == "url" else "/api/v1/stores/s1/files/x"
+    page = web.put(path, DATA[:size])
+    file = File("x", size, f"url:{web.url}/x", page.etag)
+    if kind == "store":
+        page.etag = f'"{store_tag("x", "written later")}"'
+        file = File("x", size, "store:s1/x", "as listed")
+    else:
+        web.put(path, DATA[:size][::-1])
+    seen: list[int] = []
+    with pytest.raises(FetchFailed, match="is not what it was"):
+        open_cache().ensure(file, seen.append)
+    assert open_cache().find(file) is None
+    assert not seen  # nobody who follows it got any of it
+
+
+def test_an_etag_is_not_compared_with_a_date(web: FaultyWeb, open_cache: Opener) -> None:
+    file = file_of(web, "/x")._replace(stamp="Thu, 01 Jan 2026 00:00:00 GMT")
+    assert Path(open_cache().ensure(file)).read_bytes() == DATA
 
 
 def test_the_token_goes_to_nobody_else(web: FaultyWeb, open_cache: Opener) -> None:
@@ -129,24 +156,65 @@ def test_another_size_than_was_listed_is_an_error(web: FaultyWeb, open_cache: Op
     assert open_cache().find(file) is None
 
 
-def test_blobs_on_this_machine_are_not_copied_into_the_cache(
-    web: FaultyWeb, open_cache: Opener, tmp_path: Path
-) -> None:
-    digest = hashlib.sha256(DATA).hexdigest()
-    blob = tmp_path / "blobs" / digest[:2] / digest[2:]
+def put_blob(folder: Path, data: bytes = DATA) -> tuple[File, Path]:
+    """A blob of the server on this machine, and the file that it is."""
+    digest = hashlib.sha256(data).hexdigest()
+    blob = folder / digest[:2] / digest[2:]
     blob.parent.mkdir(parents=True)
-    blob.write_bytes(DATA)
+    blob.write_bytes(data)
+    return File("x", len(data), f"blob:{digest}", ""), blob
+
+
+LAY_AND_WRITE = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from runyard_runtime.cache import Cache
+from runyard_runtime.origins import File, Origins
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+top, size, origin = sys.argv[2:]
+origins = Origins({"url": "http://127.0.0.1:9", "token": "", "blobs": top + "/blobs"})
+cache = Cache(top + "/cache", 1 << 40, origins)
+for private in (True, False):
+    target = "%s/laid out %s" % (top, private)
+    cache.lay(File("x", int(size), origin, ""), target, private)
+    os.chmod(target, 0o644)
+    with open(target, "r+b") as stream:
+        stream.write(b"damage")
+"""
+
+
+def test_what_a_job_writes_through_a_laid_out_blob_never_reaches_the_servers() -> None:
+    # Not as root, and not in tmp_path, where nobody else may look: by the one who owns the blobs.
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        file, blob = put_blob(top / "blobs")
+        if os.geteuid() == 0:
+            for one in (top, *top.rglob("*")):
+                os.chown(one, 65534, 65534)
+        runtime = str(Path(runyard_runtime.__file__).parents[1])
+        words = [runtime, folder, str(file.size), file.origin]
+        subprocess.run([sys.executable, "-c", LAY_AND_WRITE, *words], check=True)
+        assert blob.read_bytes() == DATA
+        assert blob.stat().st_nlink == 1
+        for private in (True, False):
+            assert (top / f"laid out {private}").read_bytes().startswith(b"damage")
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_blob_on_this_machine_that_was_damaged_is_noticed(
+    open_cache: Opener, tmp_path: Path, private: bool
+) -> None:
+    file, blob = put_blob(tmp_path / "blobs")
+    blob.write_bytes(DATA[::-1])
     cache = open_cache(blobs=str(tmp_path / "blobs"))
-    file = File("x", len(DATA), f"blob:{digest}", "")
-    cache.lay(file, str(tmp_path / "own"), True)
-    assert (tmp_path / "own").read_bytes() == DATA
-    assert cache.readable(file) == str(blob)
-    assert not any((tmp_path / "cache" / "contents").iterdir())
-    cache.lay(file, str(tmp_path / "shared"), False)
-    assert (tmp_path / "shared").read_bytes() == DATA
-    # Root could write through a link, read-only or not, so root never gets one to a blob.
-    assert (blob.stat().st_nlink == 1) is (os.geteuid() == 0)
-    assert not web.requests
+    with pytest.raises(FetchFailed, match="damaged"):
+        cache.lay(file, str(tmp_path / "x"), private)
+    assert not (tmp_path / "x").exists()
+    blob.write_bytes(DATA)
+    cache.lay(file, str(tmp_path / "x"), private)
+    assert (tmp_path / "x").read_bytes() == DATA
 
 
 def test_a_download_is_the_jobs_own_and_a_mount_is_read_only(

@@ -213,6 +213,8 @@ def test_a_name_is_resolved_once_and_that_address_is_used(web: FaultyWeb, tmp_pa
         ("::ffff:10.0.0.1", False),
         ("64:ff9b::a00:1", False),
         ("2002:0a00:0001::", False),
+        ("192.88.99.1", False),
+        ("fec0::1", False),
         ("not an address", False),
     ],
 )

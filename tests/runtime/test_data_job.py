@@ -221,6 +221,11 @@ def test_path_on_compute(node: Node, tmp_path: Path, mode: str, absolute: bool) 
     assert not os.path.lexists(tmp_path / "somewhere" / "else")
 
 
+def test_a_path_on_compute_that_leads_out_fails_the_run(node: Node) -> None:
+    assert node.run(LOOK, "download", input_path_on_compute="../../elsewhere") == 1
+    assert "leads out of the working directory" in str(node.server.report("failed")["error"])
+
+
 def test_a_path_that_is_taken_is_no_reason_to_fail(node: Node, tmp_path: Path) -> None:
     (tmp_path / "other run's data").mkdir()
     (tmp_path / "shared").symlink_to(tmp_path / "other run's data")
@@ -353,6 +358,35 @@ while True:
     assert "9000000" in node.server.log(DRIVER_LOG)
     assert "was lost" in node.account()
     assert not lives(mount_pid(tmp_path))
+
+
+@with_fuse
+def test_a_mount_that_cannot_be_made_again_does_not_end_the_next_agent(
+    node: Node, tmp_path: Path
+) -> None:
+    gate, state = tmp_path / "gate", tmp_path / "jobs" / "job" / "agent-0" / "inputs.json"
+    node.offer({"first": b"1", "later": b"2" * 9_000_000})
+    code = f"""
+import os, sys, time
+print(open(sys.argv[1] + "/first").read(), flush=True)
+while not os.path.exists({str(gate)!r}): time.sleep(0.02)
+print("at its end", flush=True)
+"""
+    job = node.start(code, "mount")
+    says(node.server, "1\n")
+    wait_until(state.exists)
+    os.kill(agent_pid(tmp_path / "jobs" / "job"), signal.SIGKILL)
+    node.wait_until_gone(job)
+    os.kill(mount_pid(tmp_path), signal.SIGKILL)
+    wait_until(lambda: not lives(mount_pid(tmp_path)))
+    known = json.loads(state.read_text())
+    known["mounts"][0]["command"] = ["/bin/false"]
+    state.write_text(json.dumps(known))
+    node.start(code, "mount")
+    wait_until(lambda: "cannot be mounted" in node.account())
+    gate.touch()
+    assert ended(node.engine, job).exit_code == 0
+    says(node.server, "at its end")
 
 
 @with_fuse

@@ -318,3 +318,12 @@ def test_tags_are_texts_or_nothing() -> None:
     assert tag_values(None) == {}
     with pytest.raises(UserErrorException):
         tag_values(["a"])  # type: ignore[arg-type]
+
+
+def test_a_small_runconfig_that_would_become_huge_is_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    file = tmp_path / "bomb.runconfig"
+    file.write_text("\n".join(lines))
+    with pytest.raises(UserErrorException, match="too many YAML aliases"):
+        RunConfiguration.load(file)

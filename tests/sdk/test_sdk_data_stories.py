@@ -5,6 +5,9 @@ import http.server
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -23,6 +26,8 @@ from runyard.sdk.session import open_session
 from runyard.sdk.tabular_dataset import TabularDataset
 from runyard.sdk.workspace import Workspace
 from runyard.settings import load_settings
+from runyard.testing.fake_server import wait_until
+from runyard.testing.fuse import why_no_fuse
 
 pytestmark = pytest.mark.story
 
@@ -342,6 +347,42 @@ def test_a_dataset_as_a_folder_on_this_machine(ws: Workspace, project: Path) -> 
     assert only.to_path() == ["/a.txt"]
 
 
+FORGETFUL = """
+import os, signal, sys
+from runyard import Dataset, Workspace
+context = Dataset.get_by_name(Workspace.get("data-stories"), "forgotten").mount("left")
+context.start()
+print(os.path.realpath("left"), context._mount.note()["pid"], open("left/a.txt").read())
+sys.stdout.flush()
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+child = os.fork()
+if not child:
+    sys.exit()  # the end of a child is not the end of the mount
+os.waitpid(child, 0)
+assert sorted(os.listdir("left")) == ["a.txt", "b.txt"]
+"""
+
+
+@pytest.mark.skipif(bool(why_no_fuse()), reason=why_no_fuse())
+@pytest.mark.parametrize("end", ["ended", "killed"])
+def test_a_mount_that_nobody_stopped_ends_with_its_program(
+    ws: Workspace, project: Path, end: str
+) -> None:
+    put(project, {"m/a.txt": "a", "m/b.txt": "b"})
+    dataset = Dataset.File.upload_directory("m", (ws.get_default_datastore(), f"left-{end}"))
+    dataset.register(ws, "forgotten", create_new_version=True)
+    command = [sys.executable, "-c", FORGETFUL, end]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == (0 if end == "ended" else -signal.SIGKILL)
+    point, pid, content = done.stdout.split()
+    assert content == "a"
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert not os.path.exists(os.path.dirname(point))  # the token was in there
+    if end == "ended":
+        assert list((project / "left").iterdir()) == []
+
+
 TABLES = """
     import json
     from azureml.core import Dataset, Run
@@ -474,3 +515,9 @@ def test_two_inputs_of_one_name_are_refused(ws: Workspace, project: Path) -> Non
     # The same input twice is one input.
     run = run_script(ws, project, LIST, "--d", one, "--again", one)
     assert printed(run) == "1.txt\n"
+
+
+def test_an_empty_folder_is_uploaded_as_nothing(ws: Workspace) -> None:
+    Path("empty").mkdir()
+    ws.get_default_datastore().upload("empty", target_path="nothing", show_progress=False)
+    assert ws.get_default_datastore().download("back", prefix="nothing") == 0

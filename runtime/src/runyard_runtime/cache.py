@@ -11,7 +11,7 @@ A name is a link to nowhere because that is one step to make, to read and to rep
 
 A content with more than one link is laid out in some job and is not evicted: it would free nothing.
 Every content has the same odd modification time; one that has another was written to through a
-link (root can, read-only or not), so it is thrown away and fetched again.
+link (its owner can, read-only or not), so it is thrown away and fetched again.
 """
 
 import errno
@@ -24,8 +24,16 @@ import threading
 import time
 
 from runyard_runtime import processes
-from runyard_runtime.fetch import FetchFailed, load_beginning, make_empty, not_kept, save
-from runyard_runtime.origins import digest_of
+from runyard_runtime.fetch import (
+    Fetched,
+    FetchFailed,
+    load_beginning,
+    make_empty,
+    not_kept,
+    save,
+    stamps_differ,
+)
+from runyard_runtime.origins import digest_of, stamp_of
 
 UNTOUCHED = 978307200 * 10**9  # 2001-01-01: the modification time of every whole content
 _FICLONE = 0x40049409
@@ -34,6 +42,10 @@ _STALE_SECONDS = 7 * 24 * 3600.0  # a part that nobody went on from in that time
 _FILL_TO = 0.9  # evicting goes on until there is some room, or it would be done for every file
 _WORTH_RESUMING = 1 << 20  # bytes; less is fetched again, which is cheaper than to keep a note
 _LOOK_EVERY = 0.05  # of the limit: how much arrives between two looks at the size
+
+
+class _Another(Exception):
+    """What is about to arrive is not what was listed; the text says how."""
 
 
 class Cache:
@@ -95,13 +107,9 @@ class Cache:
                     opened(stream.fileno())
                 self._fill(file, key, stream, arrived)
 
-    def readable(self, file, arrived=None):
-        """A path to read its content from: also the server's own blob, which must not be linked."""
-        return self._origins.local(file) or self.ensure(file, arrived)
-
     def has(self, file):
         """True if it can be laid out read-only at no cost."""
-        return self._linkable_blob(file) is not None or self.find(file) is not None
+        return self.find(file) is not None
 
     def lay(self, file, target, private, arrived=None):
         """Put it at `target`: the job's own copy, or a read-only link."""
@@ -165,35 +173,41 @@ class Cache:
                 if not (failed.disk_full and again):
                     raise failed
                 self.make_room(self._limit // 10)
-        digest, size = found
-        self._check(file, digest, size, stream)
+        self._check(file, found, stream)
+        digest, size = found.digest, found.size
         try:
             os.fchmod(stream.fileno(), 0o444)
             os.utime(stream.fileno(), ns=(int(time.time() * 1e9), UNTOUCHED))
-            self._move(self._partial(key), self._content(digest))
             if digest_of(file) is None:
-                self._name(key, digest, size)
+                self._name(key, digest, size)  # first: with the rename it is there for all
+            self._move(self._partial(key), self._content(digest))
         except OSError as error:
             raise not_kept(repr(file.path), error)
         self._count(size)
 
     def _fetch(self, file, stream, note, arrived):
-        """(digest, size) of what was put into the partial file."""
+        """What was put into the partial file, as `Fetched`."""
         local = self._origins.local(file)
         if local is not None:
             make_empty(stream)
-            _copy_bytes(local, stream)
-            return digest_of(file), file.size
-        if 0 <= file.size < _WORTH_RESUMING:
-            found = self._origins.fetch(file, stream, None, None, arrived)
-            return found.digest, found.size
+            return _copy_and_hash(local, stream)
+        is_small = 0 <= file.size < _WORTH_RESUMING
 
         def begun(beginning):
-            save(note, beginning)
+            why = _difference(file, beginning.total, beginning.stamp)
+            if why:
+                raise _Another(why)  # before a reader who follows gets any of it
+            if not is_small:
+                save(note, beginning)
 
-        found = self._origins.fetch(file, stream, load_beginning(note), begun, arrived)
-        _unlink(note)
-        return found.digest, found.size
+        try:
+            before = None if is_small else load_beginning(note)
+            found = self._origins.fetch(file, stream, before, begun, arrived)
+        except _Another as error:
+            raise _not_what_it_was(file, str(error))
+        if not is_small:
+            _unlink(note)
+        return found
 
     def _move(self, partial, place):
         try:
@@ -204,18 +218,15 @@ class Cache:
             os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
             os.rename(partial, place)
 
-    def _check(self, file, digest, size, stream):
+    def _check(self, file, found, stream):
         wanted = digest_of(file)
-        if wanted is not None and digest != wanted:
+        if wanted is not None and found.digest != wanted:
             stream.truncate(0)
             raise FetchFailed("%r arrived damaged." % file.path, "Its digest is another one.")
-        if file.size >= 0 and size != file.size:
+        why = _difference(file, found.size, found.stamp)
+        if why:
             stream.truncate(0)
-            raise FetchFailed(
-                "%r is not what it was when the run's data was listed." % file.path,
-                "It had %d bytes and has %d now." % (file.size, size),
-                "Submit the run again to use the new content.",
-            )
+            raise _not_what_it_was(file, why)
 
     def _open_partial(self, key):
         """The locked partial file, or None if it became a content while we waited for it."""
@@ -268,24 +279,15 @@ class Cache:
             os.rename(temporary, path)
 
     def _put(self, file, target, private, arrived):
+        # Never the server's own blob: whoever owns a link can write through it.
+        place = self.ensure(file, arrived)
         if private:
-            self._copy(self.readable(file, arrived), target, 0o644)
+            self._copy(place, target, 0o644)
         else:
-            self._link(self._linkable_blob(file) or self.ensure(file, arrived), target)
-
-    def _linkable_blob(self, file):
-        """The server's own blob if a job may have a link to it: never root, who could write."""
-        if os.geteuid() == 0:
-            return None
-        place = self._origins.local(file)
-        if place is None or os.stat(place).st_dev != os.stat(self._folder).st_dev:
-            return None
-        return place
+            self._link(place, target)
 
     def _link(self, place, target):
         try:
-            if not place.startswith(self._folder):
-                os.chmod(place, 0o444)
             os.link(place, target)
         except OSError as error:
             if error.errno == errno.ENOENT:
@@ -365,14 +367,28 @@ class Cache:
         return os.path.join(self._folder, "partial", key)
 
 
+def _difference(file, size, stamp):
+    """How a content differs from the one that was listed; "" as far as is known."""
+    if file.size >= 0 and size not in (-1, file.size):
+        return "It had %d bytes and has %d now." % (file.size, size)
+    if stamps_differ(stamp_of(file), stamp):
+        return "It was written to: its stamp was %s and is %s now." % (stamp_of(file), stamp)
+    return ""
+
+
+def _not_what_it_was(file, why):
+    return FetchFailed(
+        "%r is not what it was when the run's data was listed." % file.path,
+        why,
+        "Submit the run again to use the new content.",
+    )
+
+
 def _copy_bytes(place, stream):
     """Copy a file into an open one; shared blocks where the filesystem can."""
     with io.open(place, "rb", buffering=0) as source:
-        try:
-            fcntl.ioctl(stream.fileno(), _FICLONE, source.fileno())
+        if _share_blocks(source, stream):
             return
-        except OSError:
-            pass
         left = os.fstat(source.fileno()).st_size
         offset = 0
         while left:
@@ -387,6 +403,30 @@ def _copy_bytes(place, stream):
                 return
             offset += count
             left -= count
+
+
+def _copy_and_hash(place, stream):
+    """Copy a file into an open, empty one, and tell what arrived there."""
+    hashed, size = hashlib.sha256(), 0
+    with io.open(place, "rb", buffering=0) as source:
+        shared = _share_blocks(source, stream)
+        for piece in iter(lambda: (stream if shared else source).read(1 << 20), b""):
+            if not shared:
+                view = memoryview(piece)
+                while view:  # an unbuffered file may take less than all
+                    view = view[stream.write(view) :]
+            hashed.update(piece)
+            size += len(piece)
+    return Fetched(size, hashed.hexdigest(), "")
+
+
+def _share_blocks(source, stream):
+    """Have an open file share the blocks of another; False if the filesystem cannot."""
+    try:
+        fcntl.ioctl(stream.fileno(), _FICLONE, source.fileno())
+    except OSError:
+        return False
+    return True
 
 
 def _identity(path):

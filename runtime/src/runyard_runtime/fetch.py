@@ -20,7 +20,7 @@ import time
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from runyard_runtime import outbound
-from runyard_runtime.http_connection import Broken, basic, connect
+from runyard_runtime.http_connection import Broken, basic, connect, number
 
 MOST_REDIRECTS = 5
 _TRIES = 5
@@ -119,7 +119,7 @@ class Fetcher:
         if answer.status != 206 or found is None or found[0] != start:
             self._keep(answer)
             raise FetchFailed("%s cannot be read in parts." % outbound.shown(url), status=200)
-        if stamp and known and known != stamp:
+        if stamps_differ(stamp, known):
             self._keep(answer)
             raise _changed(url)
         try:
@@ -200,7 +200,7 @@ class Fetcher:
             answer = self._exchange(method, url, headers, same_host=_host(url) == _host(first))
             if answer.status in _REDIRECTS and "location" in answer.headers:
                 self._keep(answer)
-                url = urljoin(url, answer.headers["location"])
+                url = _joined(url, answer.headers["location"])
                 continue
             if answer.status < 300 or answer.status == 416:
                 return answer
@@ -247,7 +247,7 @@ class Fetcher:
     def _connect(self, url, key):
         scheme, host, port, proxy = key
         tls = host if scheme == "https" else None
-        tunnel = "%s:%d" % (host, port) if proxy and tls else None
+        tunnel = ("[%s]:%d" if ":" in host else "%s:%d") % (host, port) if proxy and tls else None
         try:
             if proxy:
                 self._guard_proxied(url, host, port)
@@ -347,8 +347,8 @@ class _Transfer:
                 self._count_change()
                 self._rewind()
                 return False
-        elif answer.status == 416:
-            raise _refused(self._url, 416)
+        elif answer.status in (206, 416):  # no part was asked for
+            raise _refused(self._url, answer.status)
         else:
             self._rewind()
             self._set(found)
@@ -493,6 +493,17 @@ def _checked(url):
     return url
 
 
+def _joined(url, location):
+    """Where a redirect leads."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise FetchFailed(
+            "%s cannot be fetched." % outbound.shown(url),
+            "It redirects to what is no address.",
+        )
+
+
 def _host(url):
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
@@ -502,7 +513,7 @@ def _remote(answer):
     part = _content_range(answer)
     if part is not None:
         return Remote(part[2], _stamp(answer.headers), True)
-    size = _number(answer.headers.get("content-length"))
+    size = number(answer.headers.get("content-length"))
     if answer.headers.get("transfer-encoding") or answer.status == 416:
         size = -1
     return Remote(size, _stamp(answer.headers), answer.headers.get("accept-ranges") == "bytes")
@@ -522,18 +533,20 @@ def _stamp(headers):
     return (etag[2:] if etag.startswith("W/") else etag) or headers.get("last-modified", "")
 
 
+def stamps_differ(one, other):
+    """True if both are known and of one kind, and not the same: an etag is no date."""
+    comparable = one and other and one.startswith('"') == other.startswith('"')
+    return bool(comparable and one != other)
+
+
 def _content_range(answer):
     """(first, last, total) of a 206, or None; the total is -1 if it is not said."""
     unit, _, text = answer.headers.get("content-range", "").partition(" ")
     span, _, total = text.partition("/")
     first, _, last = span.partition("-")
-    if answer.status != 206 or unit.lower() != "bytes" or not (first.isdigit() and last.isdigit()):
+    if answer.status != 206 or unit.lower() != "bytes" or number(first) < 0 or number(last) < 0:
         return None
-    return int(first), int(last), _number(total)
-
-
-def _number(text):
-    return int(text) if text and text.isdigit() else -1
+    return number(first), number(last), number(total)
 
 
 def _changed(url):
@@ -555,6 +568,7 @@ def _unreachable(url, error):
 
 def _refused(url, status):
     whys = {
+        206: "The server sent a part that was not asked for",
         401: "It asks for a login",
         403: "The server does not allow it",
         404: "The server says that there is no such file",

@@ -11,6 +11,10 @@ import socket
 _PIECE = 1 << 20
 _LONGEST_LINE = 1 << 16
 _MOST_HEADERS = 200
+_MOST_HEADS = 10  # of one answer: "100 Continue" and the like come before it
+_LONGEST_NUMBER = 18
+_DIGITS = frozenset("0123456789")
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _MOMENT_MS = 2  # how long more is waited for before a piece is handed on
 _DRAINED = 1 << 16  # the rest of an answer that is read to keep the connection
 
@@ -75,13 +79,16 @@ class Answer:
     def __init__(self, connection, reader, method):
         self._connection = connection
         self._reader = reader
-        self.status = 100
-        while 100 <= self.status < 200:
+        for _ in range(_MOST_HEADS):
             first = self._line().split(None, 2)
-            if len(first) < 2 or not first[0].startswith("HTTP/1."):
+            if len(first) < 2 or not first[0].startswith("HTTP/1.") or number(first[1]) < 100:
                 raise Broken("this is not HTTP")
-            self.status = int(first[1])
+            self.status = number(first[1])
             self.headers = self._read_headers()
+            if self.status >= 200:
+                break
+        else:
+            raise Broken("the answer is announced again and again, and does not come")
         self.length = self._body_length(method)  # None: until the connection ends, or in chunks
         self._keep = self.headers.get("connection", "").lower() != "close"
         self._keep = self._keep and first[0] != "HTTP/1.0"
@@ -131,12 +138,13 @@ class Answer:
 
     def _chunks(self, view):
         while True:
-            size = int(self._line().split(";")[0], 16)
+            size = number(self._line().partition(";")[0].strip(), 16)
+            if size < 0:
+                raise Broken("the answer has a chunk without a length")
             for piece in self._some(size, view):
                 yield piece
             if size == 0:
-                while self._line():
-                    pass  # trailers
+                self._read_headers()  # trailers
                 return
             self._line()
 
@@ -172,11 +180,11 @@ class Answer:
 
     def _read_headers(self):
         headers = {}
-        for line in iter(self._line, ""):
+        for count, line in enumerate(iter(self._line, "")):
+            if count >= _MOST_HEADERS:
+                raise Broken("the answer has too many headers")
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-            if len(headers) > _MOST_HEADERS:
-                raise Broken("the answer has too many headers")
         return headers
 
     def _body_length(self, method):
@@ -184,10 +192,17 @@ class Answer:
             return 0
         if "transfer-encoding" in self.headers or "content-length" not in self.headers:
             return None
-        length = int(self.headers["content-length"])
+        length = number(self.headers["content-length"])
         if length < 0:
-            raise Broken("the answer has a negative length")
+            raise Broken("the answer has a length that is no number")
         return length
+
+
+def number(text, base=10):
+    """The number that an answer writes with digits alone; -1 if it is none, or absurdly long."""
+    digits = _DIGITS if base == 10 else _HEX_DIGITS
+    fine = text and len(text) <= _LONGEST_NUMBER and digits.issuperset(text)
+    return int(text, base) if fine else -1
 
 
 def connect(addresses, timeout, read_timeout, tls_name=None, proxy=None, tunnel=None):

@@ -31,6 +31,7 @@ WORKERS = 8
 _PROGRESS_SECONDS = 5.0
 _PATIENCE = 5.0  # how long it is doubted that the server does not know an input
 _STATE = "inputs.json"
+_MOST_RESTARTS = 5  # of a mount that is lost again and again
 _UNLIMITED = 1 << 62
 
 # v1 forbids these as names of inputs: as variables they would break every program.
@@ -79,9 +80,7 @@ class Inputs:
         with self._closing:
             lost = [mount for mount in self._mounts if not mount.is_served() and not self._closed]
             for mount in lost:
-                self._agent.note("warning: the mount of input %r was lost; again" % mount.name)
-                mount.restart(time.sleep)
-                self._save()
+                self._restart(mount)
 
     def has_mounts(self):
         """True if something must be looked after."""
@@ -100,6 +99,17 @@ class Inputs:
                     os.unlink(path)
             except OSError:
                 pass  # it is not ours any more
+
+    def _restart(self, mount):
+        if mount.restarts >= _MOST_RESTARTS:
+            return
+        mount.restarts += 1
+        self._agent.note("warning: the mount of input %r was lost; again" % mount.name)
+        try:
+            mount.restart(time.sleep)
+            self._save()
+        except (MountFailed, OSError) as error:  # it is looked after again in a while
+            self._agent.note("warning: input %r cannot be mounted: %s" % (mount.name, error))
 
     def _take_over(self, known):
         self.values = known["values"]
@@ -151,7 +161,13 @@ class Inputs:
         wanted = one.get("path_on_compute")
         if not wanted:
             return own, own
-        path = os.path.normpath(os.path.join(self._agent.folder, wire.WORK_DIR, wanted))
+        work = os.path.join(self._agent.folder, wire.WORK_DIR)
+        path = os.path.normpath(os.path.join(work, wanted))
+        if not os.path.isabs(wanted) and not (path + os.sep).startswith(work + os.sep):
+            raise InputFailed(
+                "Input %r: path_on_compute=%r leads out of the working directory."
+                % (one["name"], wanted)
+            )
         is_own = os.path.isdir(path) and not os.path.islink(path)
         if one["mode"] == "download" and (not os.path.isabs(wanted) or is_own and os.listdir(path)):
             return path, path
@@ -309,7 +325,7 @@ class _Job:
     def _is_same(self, file, path):
         import filecmp
 
-        place = self._cache.readable(file, self._arrived)
+        place = self._cache.ensure(file, self._arrived)
         return os.path.isfile(path) and filecmp.cmp(place, path, shallow=False)
 
     def _arrived(self, count):

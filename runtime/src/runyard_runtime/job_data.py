@@ -60,7 +60,7 @@ class JobData:
         """Say how far the preparing is, also to those who follow it from afar."""
         agent = self._agent
         agent.note(text)
-        link = agent.new_link(agent.pause)
+        link = agent.new_link(_do_not_wait)
         only = {agent.control_log()}
         shipper = Shipper(link, agent.plan, agent.folder, agent.own, (), only, agent.note, False)
         try:
@@ -69,3 +69,7 @@ class JobData:
             pass  # it is shipped, or given up, with the rest
         finally:
             link.close()
+
+
+def _do_not_wait(seconds):
+    raise Abandoned("the server is away, and the data need not wait for it")

@@ -10,7 +10,17 @@ from runyard_runtime import job_folder, mounts, processes, wire
 
 _READY_SECONDS = 30.0
 _END_SECONDS = 5.0
-_CONFIG = ("url", "token", "address_file", "blobs", "cache", "cache_bytes", "fetching", "run_id")
+_CONFIG = (
+    "url",
+    "token",
+    "address_file",
+    "blobs",
+    "cache",
+    "cache_bytes",
+    "fetching",
+    "run_id",
+    "parent",
+)
 
 
 class MountFailed(Exception):
@@ -35,6 +45,7 @@ class Mount:
         self._log = log
         self._pid = pid
         self._start = start
+        self.restarts = 0
 
     @classmethod
     def found(cls, note):

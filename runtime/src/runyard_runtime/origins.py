@@ -1,6 +1,7 @@
 """Where the bytes of a dataset's files are: a public address, the server, or blobs here."""
 
 import collections
+import hashlib
 import os
 import time
 from urllib.parse import quote
@@ -74,8 +75,8 @@ class Origins:
         """The bytes [start, end) of it."""
 
         def once(url, fetcher):
-            stamp = file.stamp if file.origin.startswith("url:") else ""
-            return b"".join(bytes(piece) for piece in fetcher.read(url, start, end, stamp))
+            pieces = fetcher.read(url, start, end, stamp_of(file))
+            return b"".join(bytes(piece) for piece in pieces)
 
         return self._patiently(file, once)
 
@@ -113,6 +114,23 @@ def digest_of(file):
     """The digest of a `blob:` origin, or None."""
     kind, _, digest = file.origin.partition(":")
     return digest if kind == "blob" and len(digest) == 64 and _HEX.issuperset(digest) else None
+
+
+def stamp_of(file):
+    """The stamp that an answer with its content has, or "": not known. Of blobs none is needed."""
+    kind, _, rest = file.origin.partition(":")
+    if kind == "store" and file.stamp:
+        return '"%s"' % store_tag(rest.partition("/")[2], file.stamp)
+    return file.stamp if kind == "url" else ""
+
+
+def store_tag(path, stamp):
+    """The etag under which the server hands out a store's file.
+
+    A stamp is the store's text and may hold anything; a header may not.
+    """
+    text = "%s\n%s" % (path, stamp)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _server_path(kind, rest):

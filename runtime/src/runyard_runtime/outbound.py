@@ -8,6 +8,8 @@ from runyard_runtime.http_connection import basic
 
 # Public by their number, but a cloud's own: they hand out credentials of the machine.
 _METADATA = ("168.63.129.16",)
+# Public by what this Python knows of them, but never a server's: 6to4 relays, and sites' own.
+_CLOSED = (ipaddress.ip_network("192.88.99.0/24"), ipaddress.ip_network("fec0::/10"))
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind NAT64
 
 
@@ -47,6 +49,7 @@ def is_public(address):
             return is_public(str(inner))
     closed = found.is_private or found.is_loopback or found.is_link_local or found.is_reserved
     closed = closed or found.is_multicast or found.is_unspecified or not found.is_global
+    closed = closed or any(found in network for network in _CLOSED)
     return not closed and str(found) not in _METADATA
 
 

@@ -225,6 +225,11 @@ class Conductor:
         except RunyardError as error:
             self._fail(run, RunError(code="EnvironmentFailed", message=str(error)))
             return
+        except Exception as error:  # or it would be tried again for ever
+            log.exception("the environment of run %s cannot be looked for", run.id)
+            message = f"Its environment cannot be looked for: {error!r}. See server.log."
+            self._fail(run, RunError(code="InternalError", message=message))
+            return
         remarks = self._pools.warnings(run)
         if ready is not None:
             if notes := (*ready.notes, *remarks):

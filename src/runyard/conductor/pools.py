@@ -279,8 +279,12 @@ class Pools:
 
     def _reload(self) -> None:
         """Read the targets; their nodes are known better here."""
-        self._is_old.clear()
-        found = {one.id: one for one in computes.list_computes(self._store, None)}
+        self._is_old.clear()  # first: what changes meanwhile is read the next time
+        try:
+            found = {one.id: one for one in computes.list_computes(self._store, None)}
+        except Exception:
+            self._is_old.set()
+            raise
         with self._lock:
             for key, record in found.items():
                 state = self._states.get(key)

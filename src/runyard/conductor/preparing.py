@@ -17,6 +17,7 @@ from runyard_runtime import wire
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.25  # how long a line of a build log may wait to be shown
+LAST_FLUSHES = 20  # how often the end of a log is tried; then the runs go on without it
 BUILDS_AT_ONCE = 2  # a build is mostly network and disk; more at once only get in each other's way
 
 
@@ -50,16 +51,24 @@ class BuildLog:
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
-    def flush(self) -> None:
-        """Write what is not written yet."""
+    def flush(self) -> bool:
+        """Write what is not written yet; True if that is all. The rest is tried next time."""
         with self._lock:
             self._flushed = time.monotonic()
             for run_id, done in self._written.items():
                 if done < len(self._text):
-                    # After a restart of the server the log has a beginning already: go on there.
-                    end = self._streams.end(run_id, wire.BUILD_LOG)
-                    self._streams.append_log(run_id, wire.BUILD_LOG, end, self._text[done:])
-                    self._written[run_id] = len(self._text)
+                    self._write(run_id, done)
+            return all(done == len(self._text) for done in self._written.values())
+
+    def _write(self, run_id: str, done: int) -> None:
+        try:
+            # After a restart of the server the log has a beginning already: go on there.
+            end = self._streams.end(run_id, wire.BUILD_LOG)
+            self._streams.append_log(run_id, wire.BUILD_LOG, end, self._text[done:])
+        except Exception:  # a build, and the runs that wait for it, must not fail for its log
+            log.exception("the build log of run %s cannot be written now", run_id)
+        else:
+            self._written[run_id] = len(self._text)
 
 
 class Preparing:
@@ -96,12 +105,12 @@ class Preparing:
     ) -> None:
         with self._places:
             prepared = self._try(builder, spec, build_log)
-        try:
-            if prepared.error is not None:
-                build_log.line(prepared.error.message)
-            build_log.flush()
-        except Exception:  # a log that cannot be written must not keep runs waiting
-            log.exception("the build log of the environment '%s' is not whole", spec.name)
+        if prepared.error is not None:
+            build_log.line(prepared.error.message)
+        for _ in range(LAST_FLUSHES):
+            if build_log.flush():
+                break
+            time.sleep(FLUSH_SECONDS)
         with self._lock:
             runs = self._waiting.pop(key)
             del self._logs[key]

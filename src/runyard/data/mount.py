@@ -4,9 +4,11 @@
 
 FILES is a JSON `ResolvedData`. CONFIG, which only its owner may read because the run's token is in
 it, is JSON with keys of the plan (url, token, address_file, blobs, cache, cache_bytes, fetching,
-run_id); `log`, where complaints go; and `link` and `plain`, see `mount_plain`. STATUS is written
-when the mount can be used ({"ready": true}) or cannot be had ({"ready": false, "why": …}). SIGTERM
-unmounts; so does the removal of CONFIG, because then the job is gone.
+run_id); `log`, where complaints go; `link` and `plain`, see `mount_plain`; and perhaps `parent`,
+the [pid, start time] of the process that the mount is for alone. STATUS is written when the mount
+can be used ({"ready": true}) or cannot be had ({"ready": false, "why": …}). SIGTERM unmounts; so
+does the removal of CONFIG, because then the job is gone. So does the end of the parent, after which
+the folder of CONFIG is nobody's and is removed.
 
 Nothing is ever asked twice of this process: names and attributes are valid for ever, the kernel
 keeps what was read, and `open` is answered with ENOSYS, after which the kernel opens files by
@@ -19,6 +21,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -29,7 +32,7 @@ from types import ModuleType
 
 from runyard.data.mount_contents import Contents
 from runyard.data.mount_plain import PlainFiles
-from runyard_runtime import job_folder, mounts
+from runyard_runtime import job_folder, mounts, processes
 from runyard_runtime.cache import UNTOUCHED, Cache
 from runyard_runtime.origins import File, Origins, files_of
 
@@ -143,9 +146,11 @@ def main(arguments: Sequence[str]) -> int:
     contents = Contents(
         files, cache, origins, plain, lambda text: append_line(config.get("log"), text)
     )
+    contents.fork()
     view = View(files, contents, lambda: _when_mounted(point, lambda: say(ready=True)))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal's end is not the job's
-    threading.Thread(target=_end_with_job, args=(config_path, point), daemon=True).start()
+    parent = config.get("parent")
+    threading.Thread(target=_end_with_job, args=(config_path, parent, point), daemon=True).start()
     try:
         serve(fuse, view, point)
     except (RuntimeError, OSError) as error:
@@ -153,6 +158,8 @@ def main(arguments: Sequence[str]) -> int:
             say(ready=False, why=f"FUSE refused: {error}")
             return 1
     finally:
+        if _is_orphan(parent):
+            shutil.rmtree(os.path.dirname(config_path), ignore_errors=True)
         cache.let_go()
         cache.make_room()
     return 0
@@ -212,10 +219,14 @@ def _read_further_ahead(point: str) -> None:
         setting.write(str(READ_AHEAD_KB))
 
 
-def _end_with_job(config_path: str, point: str) -> None:
-    while os.path.exists(config_path):
+def _end_with_job(config_path: str, parent: list[int] | None, point: str) -> None:
+    while os.path.exists(config_path) and not _is_orphan(parent):
         time.sleep(_LOOK_SECONDS)
     mounts.unmount(point)
+
+
+def _is_orphan(parent: list[int] | None) -> bool:
+    return parent is not None and not processes.is_alive(*parent)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ plain files.
 """
 
 import collections
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from runyard.data.mount_ahead import Ahead
 from runyard.data.mount_plain import PlainFiles
 from runyard_runtime.cache import Cache
 from runyard_runtime.fetch import FetchFailed
 from runyard_runtime.origins import File, Origins
 
-WORKERS = 6
 SMALL_BYTES = 8 << 20  # fetched whole by whoever asks
 EAGER_BYTES = 64 << 20  # streamed at the first read; larger ones when they are read on
 BLOCK_BYTES = 1 << 20
@@ -61,21 +60,23 @@ class Contents:
         self._note = note
         self._number = {file.path: number for number, file in enumerate(files)}
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        self._ahead = Ahead(self._fetch, self._fetched)
         self._places: dict[str, str] = {}
         self._opened: collections.OrderedDict[str, _Opened] = collections.OrderedDict()
         self._blocks: collections.OrderedDict[tuple[str, int], bytes] = collections.OrderedDict()
         self._streams: dict[str, Stream] = {}
-        self._ahead: collections.deque[File] = collections.deque()
-        self._asked: set[str] = set()  # what was ever put into `_ahead`
         self._last, self._window = -1, _FIRST_AHEAD
+        self._planned = 0  # files before this number have been asked for
         self._noted: set[str] = set()
 
+    def fork(self) -> None:
+        """Start the processes that fetch ahead, before there are threads."""
+        self._ahead.start()
+
     def start(self) -> None:
-        """Start the threads that fetch ahead."""
+        """Start the threads."""
         self._plain.start()
-        for _ in range(WORKERS):
-            threading.Thread(target=self._fetch_ahead, daemon=True).start()
+        self._ahead.listen()
 
     def size(self, file: File) -> int:
         """How long it is; it is fetched if nobody knows."""
@@ -105,6 +106,8 @@ class Contents:
             found = stream.read(offset, size)
             if found is not None:
                 return found
+            if file.path in self._places:  # it has just become whole
+                return os.pread(self._whole(file).handle, size, offset)
         return self._read_blocks(file, offset, size)
 
     def _whole(self, file: File) -> _Opened:
@@ -149,22 +152,32 @@ class Contents:
             in_order = self._last < number <= self._last + self._window
             self._window = min(self._window * 2, _MOST_AHEAD) if in_order else _FIRST_AHEAD
             self._last = number
-            for other in self._files[number + 1 : number + 1 + self._window]:
-                if other.path not in self._asked and other.size <= SMALL_BYTES:
-                    self._asked.add(other.path)
-                    self._ahead.append(other)
-            self._asked.add(file.path)
-            self._work.notify(WORKERS)
+            end = min(number + 1 + self._window, len(self._files))
+            # Not for one file at a time: the processes are woken for each message.
+            if in_order and end - self._planned < self._window // 4 and end < len(self._files):
+                return
+            begin = max(self._planned if in_order else 0, number + 1)
+            self._planned = max(end, number + 1)
+        self._ahead.ask(other for other in range(begin, end) if self._is_to_fetch(other))
 
-    def _fetch_ahead(self) -> None:
-        while True:
-            with self._lock:
-                while not self._ahead:
-                    self._work.wait()
-                file = self._ahead.popleft()
-            if file.path not in self._places:
-                with contextlib.suppress(FetchFailed):  # whoever reads it is told
-                    self._have(file)
+    def _is_to_fetch(self, number: int) -> bool:
+        file = self._files[number]
+        return file.size <= SMALL_BYTES and file.path not in self._places
+
+    def _fetch(self, number: int) -> bool:
+        """In another process: have a file in the cache, and laid out."""
+        file = self._files[number]
+        try:
+            return self._origins.local(file) is None and self._plain.link(
+                file, self._cache.ensure(file)
+            )
+        except FetchFailed:
+            return False  # whoever reads it is told
+
+    def _fetched(self, number: int) -> None:
+        file = self._files[number]
+        self._places.setdefault(file.path, self._plain.path(file))
+        self._plain.count(file)
 
     def _stream(self, file: File, offset: int, size: int) -> "Stream | None":
         with self._lock:
@@ -257,16 +270,18 @@ class Stream:
             if self._handle < 0:
                 return None  # another process fetched it
             self._served = True
-        return os.pread(self._handle, end - offset, offset)
+            return os.pread(self._handle, end - offset, offset)
 
     def opened(self, handle: int) -> None:
-        """The file that is being filled."""
+        """The file that is being filled. Opened anew: a copy would share its lock, and keep it."""
         with self._change:
-            self._handle = os.dup(handle)
+            if self._handle >= 0:
+                os.close(self._handle)
+            self._handle = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
 
     def arrived(self, count: int) -> None:
-        """More of it is here. The position is shared with whoever writes."""
-        prefix = os.lseek(self._handle, 0, os.SEEK_CUR)
+        """More of it is here, and all before it."""
+        prefix = os.fstat(self._handle).st_size
         with self._change:
             if prefix < self._prefix and self._served:
                 # It changed and is fetched anew: what was read does not fit the rest.
@@ -283,6 +298,9 @@ class Stream:
             with self._change:
                 self._error = error
         finally:
-            with self._change:
+            with self._change:  # whoever reads holds it
+                if self._handle >= 0:
+                    os.close(self._handle)
+                    self._handle = -1
                 self._running = False
                 self._change.notify_all()

@@ -6,6 +6,7 @@ epochs then cost what a local disk costs, and FUSE has no part in them. Whoever 
 open may go on with it.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -35,15 +36,24 @@ class PlainFiles:
 
     def add(self, file: File, place: str) -> None:
         """A content is whole at that place of the cache. It cannot be evicted from now on."""
-        target = os.path.join(self._folder, file.path)
+        if self.link(file, place):
+            self.count(file)
+        else:
+            self._cache.hold(place)
+
+    def link(self, file: File, place: str) -> bool:
+        """Lay one out; False if that cannot be, because the cache is on another disk."""
         try:
-            os.link(place, target)
+            os.link(place, self.path(file))
         except FileExistsError:
-            pass
+            return True
         except OSError:
-            self._cache.hold(place)  # another disk: no plain files, but nothing is lost either
-            return
-        self._count(file)
+            return False
+        return True
+
+    def path(self, file: File) -> str:
+        """Where it is once it is laid out."""
+        return os.path.join(self._folder, file.path)
 
     def add_later(self, file: File) -> None:
         """A content is on this machine, but must be copied into the cache before it is linked."""
@@ -53,16 +63,19 @@ class PlainFiles:
         while True:
             file = self._slow.get()
             try:
-                self._cache.lay(file, os.path.join(self._folder, file.path), private=False)
+                self._cache.lay(file, self.path(file), private=False)
             except FetchFailed:
                 return  # no room: then it stays a mount
-            self._count(file)
+            self.count(file)
 
-    def _count(self, file: File) -> None:
+    def count(self, file: File) -> None:
+        """One more is laid out; with the last one the link is turned."""
         with self._lock:
             self._left.discard(file.path)
             if self._left or os.path.realpath(self._link) == os.path.realpath(self._folder):
                 return
             turned = self._link + ".turned"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(turned)  # of a process that was killed right here
             os.symlink(self._folder, turned)
             os.rename(turned, self._link)

@@ -109,7 +109,14 @@ def docker_options(arguments: Sequence[str]) -> tuple[str, ...]:
 
     Only what limits a container: a mount or a privilege would be one over this whole machine.
     """
-    words = [word for argument in arguments for word in shlex.split(argument)]
+    try:
+        words = [word for argument in arguments for word in shlex.split(argument)]
+    except ValueError as error:
+        raise Unsupported(
+            "The docker arguments of the run cannot be read.",
+            why=f"{error}.",
+            fix="Close every quote that you open.",
+        ) from None
     options = []
     while words:
         flag, equals, value = words.pop(0).partition("=")

@@ -16,7 +16,6 @@ from runyard.environments.interpreters import (
     is_pyenv_shim,
     locate,
 )
-from runyard.planning.environments import docker_notes
 
 _DEFAULT = "python"  # v1's default; many machines only have a `python3`
 
@@ -68,11 +67,11 @@ class UserManagedBuilder:
     def _find(self, spec: EnvironmentSpec) -> tuple[str | None, tuple[str, ...]]:
         path = locate(spec.interpreter or _DEFAULT, self._environ)
         if path is not None or spec.interpreter.strip() not in ("", _DEFAULT):
-            return path, docker_notes(spec)
+            return path, ()
         other = locate("python3", self._environ)
         if other is None or is_pyenv_shim(other):
             other = sys.executable
-        return other, (f"there is no 'python' on PATH, using {other}", *docker_notes(spec))
+        return other, (f"there is no 'python' on PATH, using {other}",)
 
     def _use(
         self, spec: EnvironmentSpec, interpreter: Interpreter, notes: tuple[str, ...]

@@ -28,7 +28,9 @@ from runyard.planning.requirements import (
 _CONDA = re.compile(r"(?:[\w./:-]+::)?([\w.-]+)\s*(.*)")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(?:\s*=\s*|\s+|$)(.*)")
 _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
-_VERSION_PART = re.compile(r"(===|==|~=|!=|>=|<=|>|<|=)?\s*(\d+(?:\.\d+)*)(?:\.?\*)?(?:=\S*)?")
+_VERSION_PART = re.compile(
+    r"(===|==|~=|!=|>=|<=|>|<|=)?\s*(\d{1,9}(?:\.\d{1,9})*)(?:\.?\*)?(?:=\S*)?"
+)
 
 
 class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,6 @@ def plan_venv(spec: EnvironmentSpec) -> VenvPlan:
     requirements = [replace_retired(line, notes) for line in requirements]
     horovod, constraints = _take_horovod(requirements, notes)
     constraints += plan_constraints(requirements, notes)
-    notes += docker_notes(spec)
     return VenvPlan(
         python=_asked_python(spec),
         requirements=tuple(sorted(dict.fromkeys(requirements))),
@@ -73,14 +74,6 @@ def plan_venv(spec: EnvironmentSpec) -> VenvPlan:
         options=_index_options(options),
         notes=tuple(notes),
     )
-
-
-def docker_notes(spec: EnvironmentSpec) -> tuple[str, ...]:
-    """What to say about container settings, which are not used yet."""
-    if not (spec.docker or spec.base_image or spec.base_dockerfile):
-        return ()
-    image = spec.base_image or ("the Dockerfile" if spec.base_dockerfile else "the default image")
-    return (f"docker: {redact(image)} is not used, the run takes place without a container",)
 
 
 def plan_key(plan: VenvPlan, *, own_python: str, platform: str, builder: str) -> str:
@@ -300,8 +293,8 @@ def _from_conda(spec: EnvironmentSpec, notes: list[str]) -> list[str]:
     if unknown:
         raise Unsupported(
             f"Environment '{spec.name}' needs conda packages: {', '.join(unknown)}.",
-            why="Packages from conda channels come with a later release of Runyard.",
-            fix="Move those that PyPI has too under 'pip:' in the environment's file.",
+            why="They come from conda channels, and no conda builder is at hand.",
+            fix="Install runyard[conda] on the server, or move what PyPI has under 'pip:'.",
         )
     return requirements
 

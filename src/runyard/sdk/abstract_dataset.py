@@ -107,6 +107,11 @@ class AbstractDataset:
     ) -> Self:
         """Keep it in the workspace under a name; what is returned knows its version."""
         self._check_workspace(workspace)
+        if not isinstance(name, str) or not name:
+            raise user_error(
+                "A dataset cannot be registered without a name.",
+                fix="Write dataset.register(workspace, name='mnist')",
+            )
         record = self._post(
             workspace,
             DatasetRegistration(

@@ -128,7 +128,7 @@ def upload(
 
 def _absent(place: StorePlace, files: Sequence[LocalFile], tell: Say) -> list[LocalFile]:
     folders = [file.target.rpartition("/")[0] for file in files]
-    shared = os.path.commonpath(folders) if all(folders) else ""
+    shared = os.path.commonpath(folders) if folders and all(folders) else ""
     there = {info.path for info in list_store(place, f"{shared}/" if shared else "")}
     for file in files:
         if file.target in there:

@@ -435,7 +435,9 @@ def _with_python(packages: CondaDependencies, source: str) -> CondaDependencies:
     if not any(package_name(line) == "python" for line in packages.conda_packages):
         version = default_python_version()
         warnings.warn(
-            f"'{source}' names no Python version; python={version} is added.", stacklevel=3
+            f"'{source}' names no Python version; python={version} is added, or an older one "
+            "if the packages need it.",
+            stacklevel=3,
         )
         packages._add_default_python()
     return packages

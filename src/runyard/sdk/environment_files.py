@@ -32,7 +32,7 @@ def parse_conda(text: str, source: str) -> dict[str, Any]:
     import yaml
 
     try:
-        _check_events(yaml.parse(text, Loader=yaml.SafeLoader), source)
+        check_yaml(yaml.parse(text, Loader=yaml.SafeLoader), source)
         data = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         raise user_error(
@@ -113,7 +113,7 @@ def _dependencies(items: object, source: str) -> tuple[list[str], list[str]]:
     return conda, pip
 
 
-def _check_events(events: Iterator[Any], source: str) -> None:
+def check_yaml(events: Iterator[Any], source: str) -> None:
     """Refuse a text that is small and becomes huge or endless when it is read."""
     import yaml
 
@@ -123,7 +123,11 @@ def _check_events(events: Iterator[Any], source: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if aliases > _MAX_ALIASES or depth > _MAX_DEPTH:
-            raise _malformed(source, "It has too many YAML aliases or is nested too deeply.")
+            raise user_error(
+                f"The file '{source}' cannot be used.",
+                why="It has too many YAML aliases or is nested too deeply.",
+                fix="Write it out plainly.",
+            )
 
 
 def _requirement_lines(path: Path, including: tuple[Path, ...]) -> Iterator[str]:

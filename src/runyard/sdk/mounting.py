@@ -1,5 +1,6 @@
 """`dataset.mount()`: a dataset as a folder on this machine."""
 
+import atexit
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import msgspec
 from runyard.sdk.exceptions import user_error
 from runyard.sdk.session import Session
 from runyard.settings import GIGABYTE
+from runyard_runtime import processes
 from runyard_runtime.mounting import Mount, MountFailed
 
 if TYPE_CHECKING:
@@ -66,12 +68,14 @@ class MountContext:
             self._mount = mount
             self._folder.rmdir()  # it is empty; a link stands in its place for the while
             self._folder.symlink_to(mounted)
+            atexit.register(self._stop_at_exit, os.getpid())
         except MountFailed:
             self._copied = self._dataset._fetch(resolved.files, self._folder, overwrite=False)
         self._started = True
 
     def stop(self) -> None:
         """Take the files out of the folder again."""
+        atexit.unregister(self._stop_at_exit)
         if self._mount is not None:
             self._folder.unlink()
             self._folder.mkdir()
@@ -90,6 +94,10 @@ class MountContext:
             self._folder.rmdir()
         self._started = False
 
+    def _stop_at_exit(self, pid: int) -> None:
+        if pid == os.getpid():  # the end of a child that was forked is not ours
+            self.stop()
+
     def __enter__(self) -> "MountContext":
         self.start()
         return self
@@ -101,8 +109,10 @@ class MountContext:
 def plan_mount(session: Session) -> dict[str, object]:
     """What the mount process is told: the keys of an agent's plan that it reads."""
     settings, client = session.settings, session.client
+    me = os.getpid()
     return {
         "run_id": "",
+        "parent": [me, processes.start_time(me)],
         "url": client.url,
         "token": client.token,
         "cache": str(settings.home / "cache"),

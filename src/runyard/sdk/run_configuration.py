@@ -209,11 +209,14 @@ class RunConfiguration:
         """Read a .runconfig file, in YAML or JSON, written by `save` or by v1."""
         import yaml
 
+        from runyard.sdk.environment_files import check_yaml
         from runyard.sdk.run_definition import parse_configuration
 
         file = runconfig_file(path, name or LOCAL)
         try:
-            data = yaml.safe_load(file.read_text("utf-8"))
+            text = file.read_text("utf-8")
+            check_yaml(yaml.parse(text, Loader=yaml.SafeLoader), str(file))
+            data = yaml.safe_load(text)
         except OSError as error:
             raise user_error(
                 f"The run configuration '{file}' cannot be read.", why=f"{error.strerror}."

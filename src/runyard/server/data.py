@@ -1,6 +1,5 @@
 """Routes of datastores, datasets, and the data of a run."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,6 +30,7 @@ from runyard.server.downloads import Download
 from runyard.server.files import FilesQuery
 from runyard.server.platform import Platform, utc_now
 from runyard.server.routing import Call, NoQuery
+from runyard_runtime.origins import store_tag
 
 WRITTEN_AT_ONCE = 8  # files on their way to a store elsewhere
 
@@ -156,8 +156,7 @@ async def _download(call: Call[None, NoQuery], record: DatastoreRecord) -> Downl
         platform,
         open_range,
         size=size,
-        # A stamp is the store's text and may hold anything; a header may not.
-        etag=hashlib.sha256(f"{path}\n{stamp}".encode()).hexdigest()[:32],
+        etag=store_tag(path, stamp),
         name=path.rpartition("/")[2],
         elsewhere=record.kind is not DatastoreKind.MANAGED,
     )
