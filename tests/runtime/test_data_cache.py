@@ -40,10 +40,17 @@ Opener = Callable[..., Cache]
 def open_cache(web: FaultyWeb, tmp_path: Path) -> Iterator[Opener]:
     opened: list[Origins] = []
 
-    def make(limit: int = PLENTY, scope: str = "run", young: float = 0.0, **plan: object) -> Cache:
+    def make(
+        limit: int = PLENTY,
+        scope: str = "run",
+        young: float = 0.0,
+        is_root: bool = False,
+        **plan: object,
+    ) -> Cache:
         origins = Origins({**basic_plan(web), **plan}, sleep=lambda seconds: None)
         opened.append(origins)
-        return Cache(str(tmp_path / "cache"), limit, origins, scope, young_seconds=young)
+        folder = str(tmp_path / "cache")
+        return Cache(folder, limit, origins, scope, young_seconds=young, is_root=is_root)
 
     yield make
     for origins in opened:
@@ -227,6 +234,19 @@ def test_a_download_is_the_jobs_own_and_a_mount_is_read_only(
     assert (tmp_path / "shared").read_bytes() == DATA
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o444
     assert os.path.samefile(tmp_path / "shared", cache.ensure(file))
+
+
+def test_what_root_writes_to_an_input_is_seen_by_nobody_else(
+    web: FaultyWeb, open_cache: Opener, tmp_path: Path
+) -> None:
+    cache, file = open_cache(is_root=True), file_of(web, "/x")
+    for name in ("mine", "theirs"):
+        cache.lay(file, str(tmp_path / name), False)
+    (tmp_path / "mine").chmod(0o644)  # root needs no leave
+    (tmp_path / "mine").write_bytes(b"damage")
+    assert (tmp_path / "theirs").read_bytes() == DATA
+    assert Path(cache.ensure(file)).read_bytes() == DATA
+    assert web.asked("/x") == 1
 
 
 def test_a_content_that_was_written_to_is_thrown_away(

@@ -51,12 +51,15 @@ class _Another(Exception):
 class Cache:
     """Contents on this node. `scope` keeps apart what has no stamp: the run's id."""
 
-    def __init__(self, folder, limit_bytes, origins, scope="", young_seconds=_YOUNG_SECONDS):
+    def __init__(
+        self, folder, limit_bytes, origins, scope="", young_seconds=_YOUNG_SECONDS, is_root=None
+    ):
         self._folder = folder
         self._limit = limit_bytes
         self._origins = origins
         self._scope = scope
         self._young = young_seconds
+        self._is_root = os.geteuid() == 0 if is_root is None else is_root
         self._since = 0
         self._lock = threading.Lock()
         self._lease = None
@@ -283,6 +286,9 @@ class Cache:
         place = self.ensure(file, arrived)
         if private:
             self._copy(place, target, 0o644)
+        elif self._is_root:
+            # Root heeds no read-only mode: what one script wrote, others would read.
+            self._copy(place, target, 0o444)
         else:
             self._link(place, target)
 
