@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from runyard.data import mount_contents
-from runyard.testing.fake_server import wait_until
+from runyard.testing.fake_server import largest_file, wait_until
 from runyard.testing.faulty_web import FaultyWeb, cut, hang, status
 from runyard.testing.fuse import why_no_fuse
 from runyard_runtime import mounts, processes
@@ -198,7 +198,7 @@ def test_a_large_file_is_followed_while_it_comes(mounted: Mounted) -> None:
     whole = [one for one in mounted.web.requests if "Range" not in one[2]]
     assert len(whole) == 1
     contents = mounted.folder.parent / "cache" / "contents"
-    wait_until(lambda: any(path.stat().st_size == LARGE for path in contents.glob("*/*")))
+    wait_until(lambda: largest_file(contents) == LARGE)
 
 
 def test_looking_into_a_large_file_does_not_fetch_all_of_it(mounted: Mounted) -> None:
@@ -353,7 +353,7 @@ def test_after_kill_9_the_stale_mount_can_be_taken_away_and_made_again(mounted: 
     reader = threading.Thread(target=_read_quietly, args=(mounted.point / "large",))
     reader.start()
     partial = mounted.folder.parent / "cache" / "partial"
-    wait_until(lambda: any(path.stat().st_size > 1 << 20 for path in partial.iterdir()))
+    wait_until(lambda: largest_file(partial) > 1 << 20)
     mounted.stop(signal.SIGKILL)
     reader.join()
     with pytest.raises(OSError) as raised:  # noqa: PT011 - the number is looked at

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import runyard_runtime
-from runyard.testing.fake_server import wait_until
+from runyard.testing.fake_server import largest_file, wait_until
 from runyard.testing.faulty_web import FaultyWeb, Page, cut, hang
 from runyard_runtime.cache import UNTOUCHED, Cache
 from runyard_runtime.fetch import FetchFailed
@@ -305,7 +305,7 @@ def test_after_kill_9_the_next_goes_on_from_the_part(
     web.next("/x", hang(600_000))
     partial = tmp_path / "cache" / "partial"
     with start_process(web, tmp_path, file) as process:
-        wait_until(lambda: any(one.stat().st_size > 500_000 for one in partial.glob("*")))
+        wait_until(lambda: largest_file(partial) > 500_000)
         # One that waits for it takes over.
         waiting = threading.Thread(target=open_cache().ensure, args=(file,))
         waiting.start()

@@ -6,6 +6,7 @@ with FakeServer() as server:
     server.log("azureml-logs/70_driver_log.txt")
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -281,3 +282,12 @@ def _blob(state: FakeServer, digest: str, data: bytes | None) -> tuple[int, obje
         return 400, {"what": "the content has another digest"}
     state.blobs[digest] = data
     return 200, {}
+
+
+def largest_file(folder: Path) -> int:
+    """The size of the largest file below a folder where files come and go."""
+    sizes = [0]
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size if path.is_file() else 0)
+    return max(sizes)
