@@ -23,9 +23,7 @@ from runyard.domain.runs import LOCAL, RunKind, RunRecord, ScriptSpec
 from runyard.domain.states import ACTIVE
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.planning.sizes import SIZES, find_size, share_out
-from runyard.stores.base import Store, Where
-
-_PAGE = 500
+from runyard.stores.base import Store, Where, find_all
 
 
 def compute_id(workspace: WorkspaceRecord, name: str) -> str:
@@ -49,13 +47,7 @@ def load_compute(store: Store, workspace: WorkspaceRecord, name: str) -> Compute
 def list_computes(store: Store, workspace: WorkspaceRecord | None) -> list[ComputeRecord]:
     """All targets of a workspace, oldest first; None: of every workspace."""
     where = Where(workspace=workspace.name if workspace else None)
-    found: list[ComputeRecord] = []
-    after: str | None = None
-    while True:
-        page, after = store.records.find(ComputeRecord, where, limit=_PAGE, after=after)
-        found += page
-        if after is None:
-            return found[::-1]
+    return list(find_all(store.records, ComputeRecord, where))[::-1]
 
 
 def list_sizes() -> list[VmSize]:
@@ -178,13 +170,8 @@ def clear_workspace(store: Store, workspace: WorkspaceRecord) -> None:
 def active_runs(store: Store, compute: ComputeRecord) -> list[RunRecord]:
     """The unfinished runs on a target, oldest first."""
     where = Where(workspace=compute.workspace, states=ACTIVE, kind=RunKind.SCRIPT)
-    found: list[RunRecord] = []
-    after: str | None = None
-    while True:
-        page, after = store.records.find(RunRecord, where, limit=_PAGE, after=after)
-        found += [run for run in page if target_name(run).lower() == compute.name.lower()]
-        if after is None:
-            return found[::-1]
+    found = find_all(store.records, RunRecord, where)
+    return [run for run in found if target_name(run).lower() == compute.name.lower()][::-1]
 
 
 def target_name(run: RunRecord) -> str:

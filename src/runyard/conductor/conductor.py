@@ -33,7 +33,7 @@ from runyard.planning import lifecycle
 from runyard.planning.job import Surroundings, job_key, plan_job
 from runyard.planning.pools import Start
 from runyard.settings import GIGABYTE, Settings
-from runyard.stores.base import Store, Where
+from runyard.stores.base import Store, Where, find_all
 from runyard_runtime import bundle, wire
 
 log = logging.getLogger(__name__)
@@ -187,13 +187,7 @@ class Conductor:
 
     def _load_unfinished(self) -> list[RunRecord]:
         where = Where(states=ACTIVE, kind=RunKind.SCRIPT)
-        found: list[RunRecord] = []
-        after: str | None = None
-        while True:
-            page, after = self._store.records.find(RunRecord, where, limit=500, after=after)
-            found += page
-            if after is None:
-                return found[::-1]
+        return list(find_all(self._store.records, RunRecord, where))[::-1]
 
     def _step(self, run_id: str) -> None:
         """Do what the run's state asks for. Doing it again is harmless."""
@@ -417,14 +411,9 @@ class Conductor:
     def _end_children(self, run: RunRecord, ended: RunRecord) -> None:
         """Children that logged from the process of `ended` ended with it, and so did theirs."""
         where = Where(parent=run.id, kind=RunKind.INTERACTIVE)
-        after: str | None = None
-        while True:
-            children, after = self._store.records.find(RunRecord, where, after=after)
-            for child in children:
-                self._end_child(child, ended)
-                self._end_children(child, ended)
-            if after is None:
-                return
+        for child in find_all(self._store.records, RunRecord, where):
+            self._end_child(child, ended)
+            self._end_children(child, ended)
 
     def _end_child(self, child: RunRecord, ended: RunRecord) -> None:
         def how(now: RunRecord) -> RunRecord:
@@ -438,15 +427,10 @@ class Conductor:
     def _end_orphans(self) -> None:
         """End children whose parent ended when there was no server to see it."""
         where = Where(states=ACTIVE, kind=RunKind.INTERACTIVE)
-        after: str | None = None
-        while True:
-            found, after = self._store.records.find(RunRecord, where, after=after)
-            for child in found:
-                parent = self._parent_job(child)
-                if parent is not None and parent.state in TERMINAL:
-                    self._end_child(child, parent)
-            if after is None:
-                return
+        for child in find_all(self._store.records, RunRecord, where):
+            parent = self._parent_job(child)
+            if parent is not None and parent.state in TERMINAL:
+                self._end_child(child, parent)
 
     def _parent_job(self, child: RunRecord) -> RunRecord | None:
         """The submitted script that a child belongs to, however deep; None if there is none."""

@@ -1,7 +1,7 @@
 """The registry of environments: what users may do with it. Each is safe to repeat."""
 
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -22,7 +22,7 @@ from runyard.domain.states import ACTIVE
 from runyard.environments.base import Builder, builder_for
 from runyard.planning.curated import all_curated, find_curated
 from runyard.planning.eviction import plan_eviction
-from runyard.stores.base import R, Store, Where
+from runyard.stores.base import Store, Where, find_all
 
 LATEST = "latest"  # a label that nobody sets: the newest version has it
 _CURATED_SINCE = datetime(2020, 9, 1, tzinfo=UTC)  # when v1's lists were made
@@ -77,7 +77,7 @@ def list_versions(store: Store, workspace: str, name: str) -> Sequence[Environme
     known = load_workspace(store, workspace)
     if (spec := find_curated(name)) is not None:
         return [_curated(known.name, spec)]
-    found = list(_find_all(store, EnvironmentRecord, Where(workspace=known.name, name=name)))
+    found = list(find_all(store.records, EnvironmentRecord, Where(workspace=known.name, name=name)))
     if found:
         return found
     near = get_close_matches(name, [one.name for one in list_environments(store, workspace)], 3)
@@ -92,7 +92,7 @@ def list_environments(store: Store, workspace: str) -> Sequence[EnvironmentRecor
     """The newest version of every environment: the workspace's own, then the curated ones."""
     known = load_workspace(store, workspace)
     newest: dict[str, EnvironmentRecord] = {}
-    for record in _find_all(store, EnvironmentRecord, Where(workspace=known.name)):
+    for record in find_all(store.records, EnvironmentRecord, Where(workspace=known.name)):
         newest.setdefault(record.name, record)
     return [*newest.values(), *(_curated(known.name, spec) for spec in all_curated())]
 
@@ -115,7 +115,7 @@ def set_labels(
 def runs_by_key(store: Store, builders: Sequence[Builder]) -> dict[str, list[str]]:
     """Unfinished runs by the key of the environment that they use, or wait for."""
     found: dict[str, list[str]] = {}
-    for run in _find_all(store, RunRecord, Where(states=ACTIVE, kind=RunKind.SCRIPT)):
+    for run in find_all(store.records, RunRecord, Where(states=ACTIVE, kind=RunKind.SCRIPT)):
         if run.environment is not None:
             key = run.environment.key
         elif run.spec.script is not None:
@@ -187,12 +187,3 @@ def _curated(workspace: str, spec: EnvironmentSpec) -> EnvironmentRecord:
         created=_CURATED_SINCE,
         curated=True,
     )
-
-
-def _find_all(store: Store, kind: type[R], where: Where) -> Iterable[R]:
-    after: str | None = None
-    while True:
-        page, after = store.records.find(kind, where, limit=500, after=after)
-        yield from page
-        if after is None:
-            return

@@ -27,12 +27,11 @@ from runyard.planning.data import (
     check_url,
     plain_path,
 )
-from runyard.stores.base import R, Store, Where
+from runyard.stores.base import Store, Where, find_all
 
 BLOBS, FILES = "workspaceblobstore", "workspacefilestore"
 SYSTEM = {BLOBS: "AzureBlob", FILES: "AzureFile"}  # what every workspace has, and v1's type of it
 LATEST = "latest"
-_PAGE = 500
 
 
 # ---- datastores ------------------------------------------------------------------------------
@@ -63,7 +62,7 @@ def list_datastores(store: Store, workspace: WorkspaceRecord) -> list[DatastoreR
     """All datastores of a workspace; the two that every workspace has are made if need be."""
     for name in SYSTEM:
         _make_system_store(store, workspace, name)
-    return _all(store, DatastoreRecord, Where(workspace=workspace.name))
+    return list(find_all(store.records, DatastoreRecord, Where(workspace=workspace.name)))
 
 
 def _make_system_store(store: Store, workspace: WorkspaceRecord, name: str) -> DatastoreRecord:
@@ -153,13 +152,13 @@ def shown(record: DatastoreRecord, workspace: WorkspaceRecord) -> DatastoreRecor
 
 def clear_workspace(store: Store, workspace: WorkspaceRecord) -> None:
     """Forget the data of a workspace that goes away; `Conflict` if files would be lost."""
-    datastores = _all(store, DatastoreRecord, Where(workspace=workspace.name))
+    datastores = list(find_all(store.records, DatastoreRecord, Where(workspace=workspace.name)))
     for record in datastores:
         if record.kind is DatastoreKind.MANAGED:
             _check_empty(store, record)
     for record in datastores:
         store.records.delete(record)
-    for dataset in _all(store, DatasetRecord, Where(workspace=workspace.name)):
+    for dataset in list(find_all(store.records, DatasetRecord, Where(workspace=workspace.name))):
         store.records.delete(dataset)
 
 
@@ -272,7 +271,7 @@ def check_recipe(store: Store, workspace: WorkspaceRecord, spec: DatasetSpec) ->
 
 def find_versions(store: Store, workspace: WorkspaceRecord, name: str) -> list[DatasetRecord]:
     """All versions of a name, the newest first."""
-    found = _all(store, DatasetRecord, Where(workspace=workspace.name, name=name))
+    found = list(find_all(store.records, DatasetRecord, Where(workspace=workspace.name, name=name)))
     return sorted(found, key=lambda record: -record.number)
 
 
@@ -286,7 +285,7 @@ def list_datasets(
     if name is not None:
         versions = find_versions(store, workspace, name)
         return versions if version is None else [_version(versions, name, version)]
-    records = _all(store, DatasetRecord, Where(workspace=workspace.name))
+    records = list(find_all(store.records, DatasetRecord, Where(workspace=workspace.name)))
     named = [record for record in records if record.name]
     if version is None:
         return named
@@ -353,13 +352,3 @@ def check_input(store: Store, workspace: WorkspaceRecord, one: DataInput) -> Dat
             fix="Pass dataset.as_named_input(name), and read run.input_datasets[name] in the job.",
         )
     return dataset
-
-
-def _all(store: Store, kind: type[R], where: Where) -> list[R]:
-    found: list[R] = []
-    after: str | None = None
-    while True:
-        page, after = store.records.find(kind, where, limit=_PAGE, after=after)
-        found += page
-        if after is None:
-            return found

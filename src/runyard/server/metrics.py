@@ -10,9 +10,8 @@ from starlette.responses import Response
 
 from runyard.domain.metrics import Point, Series
 from runyard.domain.runs import RunRecord
-from runyard.server.paging import find_all
 from runyard.server.routing import Call, NoQuery
-from runyard.stores.base import Store, Where
+from runyard.stores.base import Store, Where, find_all
 from runyard_runtime import wire
 
 # So many points are prepared in less time than it takes to hand them to a thread.
@@ -64,7 +63,7 @@ def _encode(found: dict[str, list[Series]]) -> bytes:
 
 
 def _descendants(store: Store, run_id: str) -> Iterator[str]:
-    for child in reversed(find_all(store, RunRecord, Where(parent=run_id))):
+    for child in reversed(list(find_all(store.records, RunRecord, Where(parent=run_id)))):
         yield child.id
         yield from _descendants(store, child.id)
 

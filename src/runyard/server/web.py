@@ -15,9 +15,8 @@ from runyard.server import pages
 from runyard.server.auth import TICKET_SECONDS, cookie_name, viewer_grant
 from runyard.server.files import files_of
 from runyard.server.logtail import read_tail
-from runyard.server.paging import find_all
 from runyard.server.routing import Call, NoQuery
-from runyard.stores.base import Store, Where
+from runyard.stores.base import Store, Where, find_all
 
 _PAGE_SIZE = 50
 _CHILDREN = 100
@@ -64,7 +63,7 @@ def home_page(call: Call[None, HomeQuery]) -> Response:
     found, after = platform.store.records.find(
         RunRecord, where, limit=_PAGE_SIZE, after=query.after or None
     )
-    workspaces = find_all(platform.store, WorkspaceRecord, Where())
+    workspaces = list(find_all(platform.store.records, WorkspaceRecord, Where()))
     html = pages.runs_page(
         platform.show(found), workspaces, query.workspace, query.experiment, after
     )

@@ -11,10 +11,9 @@ from runyard.domain.workspaces import (
     WorkspaceSpec,
     check_workspace_name,
 )
-from runyard.server.paging import find_all
 from runyard.server.platform import utc_now
 from runyard.server.routing import Call, NoQuery
-from runyard.stores.base import Store, Where
+from runyard.stores.base import Store, Where, find_all
 
 
 def create_workspace(call: Call[WorkspaceSpec, NoQuery]) -> WorkspaceRecord:
@@ -55,7 +54,7 @@ def _existing(workspace: WorkspaceRecord, spec: WorkspaceSpec) -> WorkspaceRecor
 def list_workspaces(call: Call[None, NoQuery]) -> list[WorkspaceRecord]:
     """All workspaces that the caller may see, newest first."""
     where = Where(name=call.grant.workspace or None)
-    return find_all(call.platform.store, WorkspaceRecord, where)
+    return list(find_all(call.platform.store.records, WorkspaceRecord, where))
 
 
 def get_workspace(call: Call[None, NoQuery]) -> WorkspaceRecord:
@@ -90,7 +89,7 @@ def list_experiments(call: Call[None, NoQuery]) -> list[ExperimentRecord]:
     """All experiments of a workspace, newest first."""
     store = call.platform.store
     workspace = runs.load_workspace(store, call.params["workspace"])
-    return find_all(store, ExperimentRecord, Where(workspace=workspace.name))
+    return list(find_all(store.records, ExperimentRecord, Where(workspace=workspace.name)))
 
 
 def get_experiment(call: Call[None, NoQuery]) -> ExperimentRecord:

@@ -35,6 +35,8 @@ R = TypeVar(
 )
 Owner = type[RunRecord] | type[DatastoreRecord]  # what files are kept of
 
+PAGE = 500  # records in one query of find_all
+
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Which records to find; what is None or empty does not narrow the search."""
@@ -81,6 +83,16 @@ class Records(Protocol):
 
     def count(self, where: Where) -> Mapping[RunState, int]:
         """How many matching runs are in each state."""
+
+
+def find_all(records: Records, kind: type[R], where: Where) -> Iterator[R]:
+    """Every matching record, newest first, read a page at a time."""
+    after: str | None = None
+    while True:
+        page, after = records.find(kind, where, limit=PAGE, after=after)
+        yield from page
+        if after is None:
+            return
 
 
 class Metrics(Protocol):
