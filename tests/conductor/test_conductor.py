@@ -167,7 +167,7 @@ def test_one_build_serves_all_who_wait_and_each_has_the_log(
     store: Store, builder: FakeBuilder, engine: FakeEngine, start: Start
 ) -> None:
     conductor = start()
-    all_runs = [submit(store, conductor, submission("slow")) for _ in range(3)]
+    all_runs = [submit(store, conductor, submission("slow")) for _ in range(20)]
     until(lambda: all(state_of(store, run) is S.PREPARING for run in all_runs))
     builder.finish.set()
     until(lambda: len(engine.starts) == 2)
