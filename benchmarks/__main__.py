@@ -20,6 +20,8 @@ NAMES = (
     "planning",
     "environments",
     "data",
+    "distributed",
+    "serving",
     "durability",
 )
 

@@ -13,6 +13,23 @@ FOLDER = Path(__file__).parent / ".peers"
 PEERS = {
     "mlflow": ("mlflow==3.17.2",),
     "ray": ("ray[default]==2.60.0",),
+    # What serves the same model file as we do. Our own workers run in the first two as well: the
+    # model's environment is the same on both sides.
+    "fastapi": (
+        "fastapi==0.162.4",
+        "uvicorn[standard]==0.54.0",
+        "scikit-learn==1.9.1",
+        "numpy==2.4.6",
+        "onnxruntime==1.31.1",
+        "skl2onnx==1.20.0",
+    ),
+    "fastapi-tensorflow": (
+        "fastapi==0.162.4",
+        "uvicorn[standard]==0.54.0",
+        "tensorflow-cpu==2.21.0",
+    ),
+    "litserve": ("litserve==0.2.19", "scikit-learn==1.9.1", "numpy==2.4.6"),
+    "bentoml": ("bentoml==1.4.39", "scikit-learn==1.9.1", "numpy==2.4.6"),
 }
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from lines import serve
 
 from azureml.core import Environment, Experiment, Run, ScriptRunConfig, Workspace
+from azureml.core.runconfig import MpiConfiguration
 
 
 class Ours:
@@ -35,6 +36,19 @@ class Ours:
         seconds = time.perf_counter() - begun
         assert run.get_status() == "Completed", run.get_details()
         return seconds
+
+    def until_mpi_met(self, folder, nodes, per_node):
+        """Seconds from the submit call to the first sum, whose time the script prints."""
+        config = self.config(folder)
+        config.run_config.communicator = "Mpi"
+        config.run_config.node_count = nodes
+        config.run_config.mpi = MpiConfiguration(per_node, nodes)
+        begun = time.time()
+        run = self.experiment.submit(config)
+        run.wait_for_completion(show_output=False)
+        line = self.file(run.id, "azureml-logs/70_driver_log_0.txt").split()
+        assert line[:2] == ["met", str(nodes * per_node)], line
+        return float(line[2]) - begun
 
     def submit(self, folder, script="script.py", arguments=()):
         """The id of a submitted run and the seconds that the call took."""

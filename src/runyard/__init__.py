@@ -23,13 +23,20 @@ if TYPE_CHECKING:
     )
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
+    from runyard.sdk.inference_config import InferenceConfig
+    from runyard.sdk.model import Model
     from runyard.sdk.output_dataset import OutputFileDatasetConfig
+    from runyard.sdk.resource_configuration import ResourceConfiguration
     from runyard.sdk.run import Run, ScriptRun
     from runyard.sdk.run_configuration import DockerConfiguration, RunConfiguration
     from runyard.sdk.script_run_config import ScriptRunConfig
+    from runyard.sdk.webservice import Webservice
+    from runyard.sdk.webservice_kinds import AciWebservice, AksWebservice, LocalWebservice
     from runyard.sdk.workspace import Workspace
 
 __all__ = [
+    "AciWebservice",
+    "AksWebservice",
     "AmlCompute",
     "ComputeTarget",
     "CondaDependencies",
@@ -41,19 +48,26 @@ __all__ = [
     "DockerConfiguration",
     "Environment",
     "Experiment",
+    "InferenceConfig",
+    "LocalWebservice",
+    "Model",
     "MpiConfiguration",
     "OutputFileDatasetConfig",
     "PyTorchConfiguration",
+    "ResourceConfiguration",
     "Run",
     "RunConfiguration",
     "ScriptRun",
     "ScriptRunConfig",
     "TensorflowConfiguration",
+    "Webservice",
     "Workspace",
     "__version__",
 ]
 
 _SOURCES = {
+    "AciWebservice": "runyard.sdk.webservice_kinds",
+    "AksWebservice": "runyard.sdk.webservice_kinds",
     "AmlCompute": "runyard.sdk.compute",
     "ComputeTarget": "runyard.sdk.compute",
     "CondaDependencies": "runyard.sdk.conda_dependencies",
@@ -66,13 +80,18 @@ _SOURCES = {
     "DockerConfiguration": "runyard.sdk.run_configuration",
     "Environment": "runyard.sdk.environment",
     "Experiment": "runyard.sdk.experiment",
+    "InferenceConfig": "runyard.sdk.inference_config",
+    "LocalWebservice": "runyard.sdk.webservice_kinds",
+    "Model": "runyard.sdk.model",
     "MpiConfiguration": "runyard.sdk.distributed",
     "PyTorchConfiguration": "runyard.sdk.distributed",
+    "ResourceConfiguration": "runyard.sdk.resource_configuration",
     "Run": "runyard.sdk.run",
     "RunConfiguration": "runyard.sdk.run_configuration",
     "ScriptRun": "runyard.sdk.run",
     "ScriptRunConfig": "runyard.sdk.script_run_config",
     "TensorflowConfiguration": "runyard.sdk.distributed",
+    "Webservice": "runyard.sdk.webservice",
     "Workspace": "runyard.sdk.workspace",
 }
 

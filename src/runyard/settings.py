@@ -12,6 +12,7 @@
 | RUNYARD_BLOBS | fsspec URL of the contents | a folder in the home folder |
 | RUNYARD_LOCAL_SLOTS | runs at a time on the local target | the number of cores |
 | RUNYARD_GRACE_SECONDS | between SIGTERM and SIGKILL of a rank | 10 |
+| RUNYARD_GROUP_SECONDS | for all nodes of a run to come up, before it fails | 300 |
 | RUNYARD_SAMPLE_SECONDS | between two samples of CPU, memory and GPU use; 0: never | 10 |
 | RUNYARD_BODY_LIMIT_MB | the largest request body but for blobs and logs | 64 |
 | RUNYARD_CONTAINERS | auto, require or never: may runs use docker or podman | auto |
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     blobs: str = ""
     local_slots: int = 0
     grace_seconds: float = 10.0
+    group_seconds: float = 300.0
     sample_seconds: float = 10.0
     body_limit_mb: int = 64
     containers: Containers = "auto"
@@ -106,6 +108,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         blobs=environ.get("RUNYARD_BLOBS", ""),
         local_slots=int(_number(environ, "RUNYARD_LOCAL_SLOTS", 0)),
         grace_seconds=_number(environ, "RUNYARD_GRACE_SECONDS", 10),
+        group_seconds=_number(environ, "RUNYARD_GROUP_SECONDS", 300),
         sample_seconds=_number(environ, "RUNYARD_SAMPLE_SECONDS", 10),
         body_limit_mb=int(_number(environ, "RUNYARD_BODY_LIMIT_MB", 64)),
         containers=_containers(environ.get("RUNYARD_CONTAINERS", "")),
@@ -211,6 +214,7 @@ def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         "RUNYARD_BLOBS": settings.blobs,
         "RUNYARD_LOCAL_SLOTS": str(settings.local_slots),
         "RUNYARD_GRACE_SECONDS": str(settings.grace_seconds),
+        "RUNYARD_GROUP_SECONDS": str(settings.group_seconds),
         "RUNYARD_SAMPLE_SECONDS": str(settings.sample_seconds),
         "RUNYARD_BODY_LIMIT_MB": str(settings.body_limit_mb),
         "RUNYARD_CONTAINERS": settings.containers,

@@ -27,6 +27,7 @@ from runyard.cli.doctor import (
     check_token,
 )
 from runyard.cli.render import (
+    attempt_line,
     command_line,
     environment_line,
     error_text,
@@ -40,9 +41,10 @@ from runyard.cli.render import (
 )
 from runyard.cli.scope import is_called
 from runyard.cli.submitting import experiment_name, place_script
+from runyard.domain.compute import NodeUse
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.metrics import MetricKind, Series
-from runyard.domain.runs import RunError, RunRecord, RunSpec, ScriptSpec
+from runyard.domain.runs import Attempt, RunError, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.states import RunState
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -114,6 +116,29 @@ def test_names_of_strangers_are_cut_and_escaped(capsys: pytest.CaptureFixture[st
 def test_the_error_has_rank_exit_code_and_traceback() -> None:
     failed = msgspec.structs.replace(RUN, error=ERROR)
     assert error_text(failed) == "UserError (rank 1, exit code 3): boom\nmore\nTrace"
+
+
+def test_a_run_that_is_tried_again_says_why() -> None:
+    killed = RunError(code="UserError", message="Killed.", rank=3, node=1, exit_code=-9)
+    failed = Attempt(
+        attempt=1,
+        started=NOW,
+        ended=NOW + timedelta(seconds=3),
+        error=killed,
+        nodes=(NodeUse(id="gpu-1"), NodeUse(id="gpu-2")),
+    )
+    assert attempt_line(failed) == (
+        "failed after 3.0s on gpu-1, gpu-2: UserError (rank 3, node 1, signal SIGKILL): Killed."
+    )
+    never = msgspec.structs.replace(failed, started=None, nodes=())
+    assert attempt_line(never).startswith("failed before its script ran: UserError")
+    assert RUN.spec.script is not None
+    script = msgspec.structs.replace(RUN.spec.script, max_restarts=2)
+    spec = msgspec.structs.replace(RUN.spec, script=script)
+    again = msgspec.structs.replace(RUN, spec=spec, attempt=2, attempts=(failed,), waiting="")
+    assert remark(again) == "attempt 2 of 3, after: Killed."
+    waits = msgspec.structs.replace(again, waiting="waits for 2 nodes")
+    assert remark(waits) == "waits for 2 nodes"
 
 
 def test_the_command_can_be_typed_again() -> None:

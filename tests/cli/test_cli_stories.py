@@ -128,7 +128,7 @@ def test_show_has_everything(yard: Yard, good: dict[str, Any]) -> None:
     ):
         assert expected in out
     document = yard.json("show", "--json", good["id"])
-    assert set(document) == {"run", "metrics", "files", "page"}
+    assert set(document) == {"run", "metrics", "files", "models", "page"}
     assert document["metrics"]["loss"] == [0.5, {"f": "nan"}]
 
 

@@ -176,6 +176,25 @@ def test_one_build_serves_all_who_wait_and_each_has_the_log(
         assert store.streams.read_log(run.id, wire.BUILD_LOG, 0, 99) == b"building slow\nbuilt\n"
 
 
+def test_who_finds_the_environment_built_does_not_overtake_those_who_waited_for_it(
+    store: Store, builder: FakeBuilder, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    all_runs = [submit(store, conductor, submission("slow")) for _ in range(3)]
+    until(lambda: all(state_of(store, run) is S.PREPARING for run in all_runs))
+    builder.slow.clear()  # it is built, and nobody has been told so yet
+    all_runs.append(submit(store, conductor, submission("slow")))
+    until(lambda: state_of(store, all_runs[3]) is S.QUEUED)
+    builder.finish.set()
+    for count, run in enumerate(all_runs[:2], start=3):
+        finish(store, conductor, run)
+        until(lambda count=count: len(engine.starts) == count)  # type: ignore[misc]
+    assert engine.starts == [job_of(run) for run in all_runs]
+    log = b"building slow\nbuilt\n"
+    for run in all_runs[:3]:
+        until(lambda run=run: store.streams.read_log(run.id, wire.BUILD_LOG, 0, 99) == log)  # type: ignore[misc]
+
+
 def test_a_failed_build_ends_the_run_with_the_reason(
     store: Store, builder: FakeBuilder, start: Start
 ) -> None:

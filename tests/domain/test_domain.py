@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from runyard.domain import errors
-from runyard.domain.errors import BY_CODE, BlobsMissing, Invalid, RunyardError
+from runyard.domain.errors import BY_CODE, BlobsMissing, Invalid, NotFound, RunyardError
 from runyard.domain.files import FileEntry, decode_manifest, encode_manifest, manifest_digest
-from runyard.domain.logs import log_to_follow
+from runyard.domain.logs import log_to_follow, rank_log
+from runyard.domain.runs import LauncherSpec, RunError, error_place, exit_words
 from runyard.domain.states import (
     ACTIVE,
     TERMINAL,
@@ -103,6 +104,62 @@ def test_a_tree_has_one_id_in_whatever_order_it_was_walked() -> None:
 )
 def test_the_log_to_follow(names: list[str], expected: str | None) -> None:
     assert log_to_follow(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["55_azureml-execution.txt", "70_driver_log_1.txt"], "55_azureml-execution.txt"),
+        (["55_azureml-execution.txt", "70_driver_log_ps_0.txt"], "55_azureml-execution.txt"),
+        (["70_driver_log_1.txt"], None),
+        (["70_driver_log_0.txt", "70_driver_log_1.txt"], "70_driver_log_0.txt"),
+        (["70_driver_log_ps_0.txt", "70_driver_log_worker_0.txt"], "70_driver_log_worker_0.txt"),
+    ],
+)
+def test_while_a_run_goes_on_the_log_of_its_first_rank_is_waited_for(
+    names: list[str], expected: str | None
+) -> None:
+    found = log_to_follow([f"azureml-logs/{name}" for name in names], is_over=False)
+    assert found == (expected and f"azureml-logs/{expected}")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank", "expected"),
+    [
+        (LauncherSpec(), "0", ""),
+        (LauncherSpec(nodes=4), "0", ""),
+        (LauncherSpec(kind="mpi", nodes=2, processes_per_node=2), "3", "_3"),
+        (LauncherSpec(kind="mpi"), "0", ""),
+        (LauncherSpec(kind="pytorch", nodes=2), "0", "_0"),
+        (LauncherSpec(kind="tensorflow", workers=2, parameter_servers=1), "1", "_worker_1"),
+        (LauncherSpec(kind="tensorflow", workers=2, parameter_servers=1), "2", "_ps_0"),
+        (LauncherSpec(kind="tensorflow", workers=2, parameter_servers=1), "ps_0", "_ps_0"),
+        (LauncherSpec(kind="tensorflow", workers=1), "0", ""),
+    ],
+)
+def test_the_log_of_a_rank(launcher: LauncherSpec, rank: str, expected: str) -> None:
+    assert rank_log(launcher, rank) == f"azureml-logs/70_driver_log{expected}.txt"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank", "words"),
+    [
+        (LauncherSpec(), "1", "It has one process"),
+        (LauncherSpec(kind="mpi", nodes=2), "2", "It has 2: 0 to 1"),
+        (LauncherSpec(kind="mpi", nodes=2), "-1", "0 to 1"),
+        (LauncherSpec(kind="tensorflow", workers=2), "ps_0", "worker_0 to worker_1"),
+    ],
+)
+def test_a_rank_that_is_not_there_is_refused(launcher: LauncherSpec, rank: str, words: str) -> None:
+    with pytest.raises(NotFound, match=words):
+        rank_log(launcher, rank)
+
+
+def test_an_error_says_where_it_happened() -> None:
+    error = RunError(code="UserError", message="m", rank=3, node=1, exit_code=-9)
+    assert error_place(error) == ["rank 3", "node 1", "signal SIGKILL"]
+    assert [exit_words(code) for code in (2, -200)] == ["exit code 2", "signal 200"]
+    assert error_place(RunError(code="NodeLost", message="m")) == []
 
 
 def test_a_token_grants_what_it_was_made_for() -> None:

@@ -131,7 +131,7 @@ def test_a_rank_starts_in_its_container_and_its_secrets_stay_off_the_command_lin
         "cache": "/the/cache",
     }
     base = {"PATH": "/usr/bin", "HOME": "/home/me", "https_proxy": "p"}
-    (rank,) = launch.plan(job, "/jobs/j", ["127.0.0.1"], base, True, "j-1")
+    (rank,) = launch.plan(job, "/jobs/j", [launch.Host("127.0.0.1", "here", ())], base, True, "j-1")
     assert "hush" not in " ".join(rank.argv)
     assert rank.env["KEY"] == "hush"
     assert rank.argv[-2:] == [INSIDE.interpreter, "train.py"]

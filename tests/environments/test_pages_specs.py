@@ -12,6 +12,7 @@ import pytest
 from runyard.environments.interpreters import Probe, choose_interpreter
 from runyard.sdk import embedded
 from runyard.sdk.environment import Environment
+from runyard.sdk.estimators_frameworks import TensorFlow
 from runyard.sdk.experiment import Experiment
 from runyard.sdk.script_run_config import ScriptRunConfig
 from runyard.sdk.session import open_session
@@ -147,6 +148,21 @@ def test_a_conda_file_of_the_pages_works_as_written(
     notes = train(ws, environment, script, *(["horovod"] if HOROVOD[0] in packages else []))
     assert notes[0].startswith("asked for Python 3.6.2, using 3.6.")
     assert any("with versions of its time" in note for note in notes)
+    if packages == TENSORFLOW:
+        train_by_estimator(ws, environment)
+
+
+def train_by_estimator(ws: Workspace, environment: Environment) -> None:
+    """v1's older way to the same training: it takes place in the environment that is there."""
+    estimator = TensorFlow("src", entry_script="train.py", framework_version="2.2", use_gpu=True)
+    own = estimator.run_config.environment.get_image_details(ws).image
+    there = environment.get_image_details(ws).image
+    assert own is not None
+    assert there is not None
+    assert own["name"] == there["name"]
+    run = Experiment(ws, "pages").submit(estimator)
+    run.wait_for_completion(show_output=True)
+    assert "loss" in run.get_metrics()
 
 
 @everything

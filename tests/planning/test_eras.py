@@ -52,6 +52,13 @@ def test_a_pin_is_one_version() -> None:
     assert pinned_version("horovod>=0.19") == ()
 
 
+def test_chainer_is_kept_from_packages_that_it_cannot_be_imported_with() -> None:
+    plan = plan_venv(spec("chainer==7.0.0", "mpi4py==4.1.2"))
+    assert plan.constraints == ("numpy<1.20", "protobuf<3.21", "setuptools<60")
+    own = plan_venv(spec("chainer==7.0.0", "numpy==1.21.0"))
+    assert "numpy<1.20" not in own.constraints
+
+
 def test_the_tightest_row_counts_and_is_said_once() -> None:
     plan = plan_venv(spec("tensorflow-gpu==2.2.0"))
     assert "numpy<1.20" in plan.constraints

@@ -23,12 +23,13 @@ JOB = {
     "variables": {},
     "runtime": "/runtime",
 }
+HOST = launch.Host("127.0.0.1", "here", ())
 BASE = {"PATH": "/usr/bin", "HOME": "/home/me"}
 
 
 def only(**changes: object) -> launch.Process:
     processes: list[launch.Process] = launch.plan(
-        {**JOB, **changes}, "/jobs/k", ["127.0.0.1"], BASE, virtual_env=True, marker="k-1"
+        {**JOB, **changes}, "/jobs/k", [HOST], BASE, virtual_env=True, marker="k-1"
     )
     assert len(processes) == 1
     return processes[0]

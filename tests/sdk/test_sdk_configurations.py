@@ -194,6 +194,44 @@ def test_seed_002_sets_the_worker_count_by_attribute() -> None:
     )
 
 
+def test_what_is_set_after_the_script_run_config_was_made_counts() -> None:
+    torch = PyTorchConfiguration()
+    config = ScriptRunConfig(".", script="a", distributed_job_config=torch).run_config
+    torch.node_count, torch.process_count, torch.communication_backend = 2, 4, "Gloo"
+    assert plan_launcher(config) == LauncherSpec(
+        kind="pytorch", nodes=2, processes_per_node=2, workers=4, backend="gloo"
+    )
+    torch.process_count = 3
+    with pytest.raises(RunConfigurationException, match="evenly"):
+        plan_launcher(config)
+    tensorflow = TensorflowConfiguration(parameter_server_count=0)
+    config = ScriptRunConfig(".", script="a", distributed_job_config=tensorflow).run_config
+    tensorflow.worker_count = 3
+    assert plan_launcher(config) == LauncherSpec(kind="tensorflow", nodes=3, workers=3)
+    tensorflow.worker_count = 0
+    with pytest.raises(RunConfigurationException, match="worker_count=0"):
+        plan_launcher(config)
+
+
+def test_a_node_count_of_ones_own_wins_over_the_distributed_configs() -> None:
+    tensorflow = TensorflowConfiguration(worker_count=4, parameter_server_count=2)
+    config = ScriptRunConfig(".", script="a", distributed_job_config=tensorflow).run_config
+    assert config.node_count == 4
+    config.node_count = 2
+    assert plan_launcher(config) == LauncherSpec(
+        kind="tensorflow", nodes=2, workers=4, parameter_servers=2
+    )
+
+
+def test_settings_of_the_old_style_have_the_nodes_of_their_section() -> None:
+    config = RunConfiguration(framework="TensorFlow", communicator="ParameterServer")
+    config.tensorflow.worker_count = 2
+    assert plan_launcher(config).nodes == 2
+    config = RunConfiguration(framework="PyTorch", communicator="nccl")
+    config.node_count = 2
+    assert plan_launcher(config) == LauncherSpec(kind="pytorch", nodes=2, workers=2, backend="nccl")
+
+
 def test_capitals_of_framework_and_communicator_do_not_matter() -> None:
     config = RunConfiguration()
     config.framework, config.communicator = "python", "none"
@@ -293,6 +331,7 @@ def test_a_run_configuration_survives_its_file(tmp_path: Path) -> None:
     config = RunConfiguration(script="a.py", arguments=["--lr", 0.1])
     config.environment_variables = {"A": "1"}
     config.max_run_duration_seconds = 60
+    config.max_restarts = 3
     config.use(MpiConfiguration(process_count_per_node=2, node_count=2))
     config.environment.python.conda_dependencies.add_pip_package("numpy==1.26.0")
     config.save(tmp_path, "mine")
@@ -301,8 +340,18 @@ def test_a_run_configuration_survives_its_file(tmp_path: Path) -> None:
     assert loaded.arguments == ["--lr", "0.1"]
     assert loaded.environment_variables == {"A": "1"}
     assert loaded.max_run_duration_seconds == 60
+    assert loaded.max_restarts == 3
     assert plan_launcher(loaded) == plan_launcher(config)
     assert loaded.environment.to_spec() == config.environment.to_spec()
+
+
+def test_restarts_are_asked_for_where_a_run_is_configured() -> None:
+    assert ScriptRunConfig(".", "a.py").run_config.max_restarts == 0
+    assert ScriptRunConfig(".", "a.py", max_restarts=2).run_config.max_restarts == 2
+    with pytest.raises(RunConfigurationException, match="max_restarts=-1 makes no sense"):
+        ScriptRunConfig(".", "a.py", max_restarts=-1)
+    with pytest.warns(UserWarning, match="max_restarts is ignored because run_config is given"):
+        ScriptRunConfig(".", "a.py", run_config=RunConfiguration(), max_restarts=2)
 
 
 @pytest.mark.parametrize("text", ["[1", "3", ""])

@@ -32,6 +32,19 @@ azureml.core.container_registry:ContainerRegistry
 azureml.core.authentication:InteractiveLoginAuthentication ServicePrincipalAuthentication
 azureml.core.authentication:MsiAuthentication AzureCliAuthentication
 azureml.core:Dataset Datastore
+azureml.core:Model model resource_configuration
+azureml.core.model:Model
+azureml.core.resource_configuration:ResourceConfiguration
+azureml.core:Webservice Image webservice image
+azureml.core.model:InferenceConfig
+azureml.core.webservice:Webservice AciWebservice AksWebservice LocalWebservice
+azureml.core.webservice.aci:AciServiceDeploymentConfiguration
+azureml.core.webservice.aks:AksServiceDeploymentConfiguration
+azureml.core.webservice.local:LocalWebserviceDeploymentConfiguration
+azureml.core.webservice.webservice:Webservice WebserviceDeploymentConfiguration
+azureml.core.image:Image ContainerImage
+azureml.core.image.container:ContainerImage ContainerImageConfig
+azureml.core.image.image:Image ImageConfig
 azureml.core.dataset:Dataset
 azureml.core.datastore:Datastore
 azureml.core.runconfig:DataReferenceConfiguration DataPath DataReference SparkPackage
@@ -48,6 +61,9 @@ azureml.data.file_dataset:FileDataset
 azureml.data.output_dataset_config:OutputFileDatasetConfig
 azureml.data.tabular_dataset:TabularDataset
 azureml.telemetry:set_diagnostics_collection
+azureml.train.dnn:TensorFlow PyTorch Chainer Mpi ParameterServer Gloo Nccl
+azureml.train.estimator:Estimator MMLBaseEstimator Mpi
+azureml.train.sklearn:SKLearn
 azureml._restclient.snapshots_client:SNAPSHOT_MAX_SIZE_BYTES
 azureml.exceptions:AzureMLException ActivityFailedException AuthenticationException
 azureml.exceptions:ComputeTargetException DatasetTimestampMissingError ServiceException
@@ -84,7 +100,9 @@ SIGNATURES = {
     "Experiment.get_runs": "self type=None tags=None properties=None include_children=False",
     "ScriptRunConfig": "source_directory=None script=None arguments=None run_config=None "
     "_telemetry_values=None compute_target=None environment=None distributed_job_config=None "
-    "resume_from=None max_run_duration_seconds=2592000 command=None docker_runtime_config=None",
+    # The last one is ours: a step beyond v1.
+    "resume_from=None max_run_duration_seconds=2592000 command=None docker_runtime_config=None "
+    "max_restarts=None",
     "Environment.get": "workspace name version=None label=None",
     "Environment.list": "workspace",
     "Environment.register": "self workspace",
@@ -127,6 +145,54 @@ SIGNATURES = {
     "OutputFileDatasetConfig": "name=None destination=None source=None partition_format=None",
     "OutputFileDatasetConfig.as_upload": "self overwrite=False source_globs=None",
     "OutputFileDatasetConfig.register_on_complete": "self name description=None tags=None",
+    "Model": "workspace name=None id=None tags=None properties=None version=None run_id=None "
+    "model_framework=None expand=True **kwargs",
+    "Model.register": "workspace model_path model_name tags=None properties=None description=None "
+    "datasets=None model_framework=None model_framework_version=None child_paths=None "
+    "sample_input_dataset=None sample_output_dataset=None resource_configuration=None",
+    "Model.list": "workspace name=None tags=None properties=None run_id=None latest=False "
+    "dataset_id=None expand=True page_count=255 model_framework=None",
+    "Model.get_model_path": "model_name version=None _workspace=None",
+    "Model.download": "self target_dir='.' exist_ok=False exists_ok=None",
+    "Model.update": "self tags=None description=None sample_input_dataset=None "
+    "sample_output_dataset=None resource_configuration=None",
+    "Model.update_tags_properties": "self add_tags=None remove_tags=None add_properties=None",
+    "Model.add_dataset_references": "self datasets",
+    "Model.deserialize": "workspace model_payload",
+    "Model.delete": "self",
+    "ResourceConfiguration": "cpu=None memory_in_gb=None gpu=None",
+    "Model.deploy": "workspace name models inference_config=None deployment_config=None "
+    "deployment_target=None overwrite=False show_output=False",
+    "InferenceConfig": "entry_script runtime=None conda_file=None extra_docker_file_steps=None "
+    "source_directory=None enable_gpu=None description=None base_image=None "
+    "base_image_registry=None cuda_version=None environment=None",
+    "AciWebservice.deploy_configuration": "cpu_cores=None memory_gb=None tags=None "
+    "properties=None description=None location=None auth_enabled=None ssl_enabled=None "
+    "enable_app_insights=None ssl_cert_pem_file=None ssl_key_pem_file=None ssl_cname=None "
+    "dns_name_label=None primary_key=None secondary_key=None collect_model_data=None "
+    "cmk_vault_base_url=None cmk_key_name=None cmk_key_version=None vnet_name=None "
+    "subnet_name=None",
+    "AksWebservice.deploy_configuration": "autoscale_enabled=None autoscale_min_replicas=None "
+    "autoscale_max_replicas=None autoscale_refresh_seconds=None "
+    "autoscale_target_utilization=None collect_model_data=None auth_enabled=None cpu_cores=None "
+    "memory_gb=None enable_app_insights=None scoring_timeout_ms=None "
+    "replica_max_concurrent_requests=None max_request_wait_time=None num_replicas=None "
+    "primary_key=None secondary_key=None tags=None properties=None description=None "
+    "gpu_cores=None period_seconds=None initial_delay_seconds=None timeout_seconds=None "
+    "success_threshold=None failure_threshold=None namespace=None token_auth_enabled=None "
+    "compute_target_name=None cpu_cores_limit=None memory_gb_limit=None blobfuse_enabled=None",
+    "LocalWebservice.deploy_configuration": "port=None",
+    "Webservice": "workspace name",
+    "Webservice.wait_for_deployment": "self show_output=False timeout_sec=None",
+    "Webservice.run": "self input_data",
+    "Webservice.get_logs": "self num_lines=5000 init=False",
+    "Webservice.regen_key": "self key set_key=None",
+    "Webservice.deploy_from_image": "workspace name image deployment_config=None "
+    "deployment_target=None overwrite=False",
+    "Webservice.deploy_from_model": "workspace name models image_config deployment_config=None "
+    "deployment_target=None overwrite=False",
+    "LocalWebservice.reload": "self wait=False",
+    "LocalWebservice.delete": "self delete_cache=True delete_image=False delete_volume=True",
     "Run": "experiment run_id outputs=None **kwargs",
     "Run.get": "workspace run_id",
     "Run.get_context": "allow_offline=True used_for_context_manager=False **kwargs",
@@ -214,10 +280,10 @@ def test_all_public_names_are_there() -> None:
     ("statement", "words"),
     [
         ("from azureml.data.dbfs_datastore import DBFSDatastore", "not in this release"),
-        ("from azureml.core.model import Model", "./outputs"),
         ("from azureml import tensorboard", "TensorBoard"),
+        ("from azureml.core.webservice import AksEndpoint", "this part of model deployment"),
+        ("from azureml.core.profile import ModelProfile", "model profiling"),
         ("import azureml.train.hyperdrive", "sweeps"),
-        ("from azureml.train.dnn import TensorFlow", "ScriptRunConfig"),
         ("from azureml.pipeline.steps import PythonScriptStep", "pipelines"),
         ("from azureml.data import HDFSOutputDatasetConfig", "not in this release"),
         ("from azureml.train.automl import AutoMLConfig", "not supported"),

@@ -173,6 +173,7 @@ def test_other_names_stay_as_they_are(tmp_path: Path, name: str) -> None:
 
 EXPECTED = {
     "not_found": "UserErrorException",
+    "no_model_files": "UserErrorException",
     "invalid": "UserErrorException",
     "conflict": "UserErrorException",
     "unsupported": "UserErrorException",

@@ -14,12 +14,16 @@ import urllib3
 import uvloop
 
 from runyard import __version__
-from runyard.conductor import runs
+from runyard.conductor import runs, services
 from runyard.conductor.changes import Changes
 from runyard.domain.files import FileEntry
-from runyard.domain.runs import RunRecord, RunSpec
+from runyard.domain.runs import RunError, RunRecord, RunSpec
 from runyard.domain.server import ServerInfo
+from runyard.domain.services import ServiceRecord
+from runyard.domain.states import RunState
 from runyard.domain.tokens import Role, mint
+from runyard.engines.base import Capabilities
+from runyard.planning.services import FRONT, Seen, plan_service
 from runyard.server import serving
 from runyard.server.app import build_app
 from runyard.server.platform import Platform
@@ -38,6 +42,7 @@ class NoteTaker:
     def __init__(self) -> None:
         self.woken: list[str | None] = []
         self.bug: Exception | None = None  # raised by `describe`
+        self.capabilities = Capabilities()
 
     def wake(self, run_id: str | None = None) -> None:
         self.woken.append(run_id)
@@ -82,6 +87,7 @@ class LiveServer:
             store=self.store,
             settings=self.settings,
             conductor=self.conductor,
+            serving=self.conductor,
             changes=self.changes,
             secret=SECRET,
             owner_token=OWNER_TOKEN,
@@ -189,6 +195,84 @@ class LiveServer:
         end = self.store.streams.end(run_id, name)
         path = f"/api/v1/runs/{run_id}/streams/log/{name}?offset={end}"
         assert self.request("POST", path, body=data).status == 200
+
+
+class Stage:
+    """Stands where services are kept: what is asked for is there at once, or fails as told."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self._server = server
+        self.error: RunError | None = None  # with which the next revision fails
+        self.held = False  # True: nothing happens until `release`
+
+    def wake(self) -> None:
+        if not self.held:
+            for service in services.list_services(self._server.store, None):
+                self._settle(service)
+
+    def release(self) -> None:
+        """Let what was asked for happen now."""
+        self.held = False
+        self.wake()
+
+    def lose(self, name: str, error: RunError) -> None:
+        """Have the workers of a service gone, for good."""
+        service = self._service(name)
+        assert service.serving is not None
+        assert service.serving.run is not None
+        seen = {**self._all_well(service), service.serving.run: _failed(error)}
+        self._store(service, seen)
+
+    def _service(self, name: str) -> ServiceRecord:
+        found = services.list_services(self._server.store, None)
+        return next(service for service in found if service.name == name)
+
+    def _settle(self, service: ServiceRecord) -> None:
+        if service.deleting:
+            self._server.store.records.delete(service)
+            self._server.changes.notify(service.id)
+            return
+        for _ in range(4):  # start the front end and the workers; take over; see the old ones go
+            seen = self._all_well(service)
+            coming = service.coming
+            if self.error is not None and coming is not None and coming.run is not None:
+                seen[coming.run] = _failed(self.error)
+            service = self._store(service, seen)
+
+    def _store(self, service: ServiceRecord, seen: dict[str, Seen]) -> ServiceRecord:
+        step = plan_service(service, seen, (), datetime.now(UTC))
+        service = step.service
+        for number in step.start:
+            if number == FRONT:
+                service = msgspec.structs.replace(service, front="front")
+            elif service.coming is not None and service.coming.number == number:
+                coming = msgspec.structs.replace(service.coming, run=f"workers-{number}", starts=1)
+                service = msgspec.structs.replace(service, coming=coming)
+        service = self._server.store.records.replace(service)
+        self._server.changes.notify(service.id)
+        return service
+
+    def _all_well(self, service: ServiceRecord) -> dict[str, Seen]:
+        well = Seen(state=RunState.RUNNING, is_ready=True, is_answering=True)
+        revisions = (service.serving, service.coming)
+        known = [service.front, *(one.run for one in revisions if one is not None)]
+        return {run: well for run in known if run}
+
+
+def _failed(error: RunError) -> Seen:
+    return Seen(state=RunState.FAILED, error=error)
+
+
+@pytest.fixture
+def stage(server: LiveServer) -> Iterator[Stage]:
+    """Services that come up when they are asked for, without any process; they go with the test."""
+    made = Stage(server)
+    before, server.platform.serving = server.platform.serving, made
+    yield made
+    made.error = None
+    for service in services.list_services(server.store, None):
+        server.store.records.delete(service)
+    server.platform.serving = before
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,11 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from runyard.domain.compute import NodeUse
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
 from runyard.domain.files import FileEntry
 from runyard.domain.metrics import MetricKind, Point, Series
-from runyard.domain.runs import RunError, RunRecord, RunSpec, ScriptSpec
+from runyard.domain.runs import Attempt, RunError, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.states import RunState
 from runyard.server import pages
 from runyard.server.logtail import LogTail
@@ -35,7 +36,7 @@ KNOWN_TAGS = {
     *("html", "head", "meta", "title", "link", "body", "header", "main", "script", "a", "span"),
     *("div", "h1", "h2", "p", "form", "label", "select", "option", "input", "button", "strong"),
     *("table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "section", "details"),
-    *("summary", "pre", "code", "svg", "polyline", "img"),
+    *("summary", "pre", "code", "svg", "polyline", "img", "nav"),
 }
 
 
@@ -348,12 +349,23 @@ def test_a_script_runs_page_shows_script_environment_and_error() -> None:
         snapshot="f" * 64,
         environment=EnvironmentSpec(name="tf", pip=("numpy",)),
         variables={"PASSWORD": "hush"},
+        max_restarts=2,
     )
     run = RunRecord(
         id="tf_1",
         uid="u",
         spec=RunSpec(workspace="yard", experiment="tf", script=script),
         state=RunState.FAILED,
+        attempt=2,
+        attempts=(
+            Attempt(
+                attempt=1,
+                started=now,
+                ended=now + timedelta(seconds=2),
+                error=RunError(code="NodeLost", message="It <b>vanished</b>.", rank=1, node=1),
+                nodes=(NodeUse(id="gpu-2"),),
+            ),
+        ),
         created=now,
         started=now,
         ended=now + timedelta(seconds=3723),
@@ -370,6 +382,9 @@ def test_a_script_runs_page_shows_script_environment_and_error() -> None:
     seen = assert_harmless(html)
     for text in (
         "2 files",
+        "2 of 3",
+        "Attempt 1 failed: It <b>vanished</b>.",
+        "NodeLost · rank 1 · node 1 · gpu-2 · 2026-01-02 03:04:07 UTC · ran 2.0 s",
         "lib/net.py",
         "train.py --lr 0.1",
         "It broke.",

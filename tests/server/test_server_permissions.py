@@ -128,8 +128,39 @@ COMPUTE_SAMPLES: dict[str, Sample] = {
     f"DELETE {WS}/computes/{{compute}}": Sample(WRITE, f"{YARD}/computes/cpu-cluster"),
 }
 
+A_MODEL = {"workspace": "yard", "name": "digits", "manifest": [["x", EMPTY, 0]]}
+
+MODEL_SAMPLES: dict[str, Sample] = {
+    "POST /api/v1/models": Sample(Permission.JOB, "/api/v1/models", A_MODEL),
+    "GET /api/v1/models": Sample(READ, "/api/v1/models?limit=1"),
+    "GET /api/v1/models/{model}": Sample(READ, "/api/v1/models/none"),
+    "PATCH /api/v1/models/{model}": Sample(Permission.JOB, "/api/v1/models/none", {}),
+    "DELETE /api/v1/models/{model}": Sample(WRITE, "/api/v1/models/none"),
+    "GET /api/v1/models/{model}/lineage": Sample(READ, "/api/v1/models/none/lineage"),
+    "GET /api/v1/models/{model}/files/{path...}": Sample(READ, "/api/v1/models/none/files/x"),
+    "GET /models": Sample(Permission.PAGE, "/models"),
+    "GET /models/{model}": Sample(Permission.PAGE, "/models/none"),
+}
+
 # Written by hand, so that a permission changed by mistake in the table is noticed.
+NONE = f"{YARD}/services/none"
+SERVICE_SAMPLES: dict[str, Sample] = {
+    f"GET {WS}/services": Sample(READ, f"{YARD}/services"),
+    f"PUT {WS}/services/{{service}}": Sample(WRITE, NONE, {"spec": {"models": ["none"]}}),
+    f"GET {WS}/services/{{service}}": Sample(READ, NONE),
+    f"PATCH {WS}/services/{{service}}": Sample(WRITE, NONE, {}),
+    f"DELETE {WS}/services/{{service}}": Sample(WRITE, NONE),
+    f"POST {WS}/services/{{service}}/restart": Sample(WRITE, f"{NONE}/restart"),
+    f"GET {WS}/services/{{service}}/logs": Sample(READ, f"{NONE}/logs"),
+    f"GET {WS}/services/{{service}}/keys": Sample(WRITE, f"{NONE}/keys"),
+    f"POST {WS}/services/{{service}}/keys/{{which}}": Sample(WRITE, f"{NONE}/keys/primary", {}),
+    f"POST {WS}/services/{{service}}/token": Sample(WRITE, f"{NONE}/token"),
+    "GET /services": Sample(Permission.PAGE, "/services"),
+    "GET /services/{workspace}/{service}": Sample(Permission.PAGE, "/services/yard/none"),
+}
+
 SAMPLES: dict[str, Sample] = {
+    **SERVICE_SAMPLES,
     "GET /healthz": Sample(Permission.PUBLIC, "/healthz"),
     "GET /api/v1/server": Sample(READ, "/api/v1/server"),
     "POST /api/v1/server/stop": Sample(WRITE, "/api/v1/server/stop"),
@@ -186,6 +217,7 @@ SAMPLES: dict[str, Sample] = {
     **DATA_SAMPLES,
     **ENVIRONMENT_SAMPLES,
     **COMPUTE_SAMPLES,
+    **MODEL_SAMPLES,
     "GET /": Sample(Permission.PAGE, "/"),
     "GET /runs/{run}": Sample(Permission.PAGE, "/runs/RUN"),
     "GET /runs/{run}/images/{path...}": Sample(VIEW, "/runs/RUN/images/roc.png"),
@@ -235,8 +267,10 @@ def may(role: str, route: Route) -> bool:
     named = {"run", "workspace"} & set(route.parameters)
     if role == "foreign run" and named:
         return route.permission is Permission.PUBLIC
-    if route.path == "/" and role not in ("owner", "viewer of all"):
-        return False
+    if route.permission is Permission.PAGE and "run" not in named:  # for no run in particular
+        return role in ("owner", "viewer of all")
+    if role == "foreign run" and name_of(route) == "POST /api/v1/models":
+        return False  # the body names the workspace
     return role in ALLOWED[route.permission]
 
 

@@ -21,6 +21,7 @@ def test_a_server_started_from_here_has_the_same_settings() -> None:
             "RUNYARD_HOME": "/x y",
             "RUNYARD_PORT": "81",
             "RUNYARD_GRACE_SECONDS": "0",
+            "RUNYARD_GROUP_SECONDS": "30",
             "RUNYARD_MIRRORS": '{"http://a/": "https://b/"}',
             "RUNYARD_ALLOW_PRIVATE_ADDRESSES": "no",
             "RUNYARD_CACHE_GB": "0.5",

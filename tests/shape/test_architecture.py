@@ -33,11 +33,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "environments.base",
         "stores.base",
         "data.catalog",
+        "data.sealing",
+        "serving.access",
+        "serving.front_config",
     },
     # The server is also where everything is put together: main.py opens what the others only
     # know as protocols.
     "server": {"domain", "settings", "conductor", "engines", "environments", "stores", "data"},
-    "sdk": {"domain", "settings"},
+    # A process of its own that must stay small: nothing of the server or the conductor.
+    "serving": {"domain"},
+    # An estimator shows what it will install before any server is asked: a pure table.
+    "sdk": {"domain", "settings", "planning.frameworks"},
     "cli": {"domain", "settings", "sdk", "environments.interpreters"},
     "testing": {
         "domain",

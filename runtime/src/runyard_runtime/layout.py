@@ -35,7 +35,7 @@ def lay_out(folder, node, snapshot, blobs, fetch):
         for name in (work, os.path.join(work, "outputs"), os.path.join(work, "logs")):
             os.makedirs(name, exist_ok=True)
         for path, digest, _, mode in snapshot:
-            _put(os.path.join(work, safe(path)), path, digest, mode, blobs, fetch)
+            put(os.path.join(work, safe(path)), path, digest, mode, blobs, fetch)
         job_folder.write_atomically(done, b'{"node": %d}' % node)
         return node
 
@@ -48,7 +48,8 @@ def safe(path):
     return path
 
 
-def _put(target, path, digest, mode, blobs, fetch):
+def put(target, path, digest, mode, blobs, fetch):
+    """Make one file of the work folder, from the local folder of blobs or by `fetch`."""
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if not (blobs and _copy(os.path.join(blobs, digest[:2], digest[2:]), target, digest)):

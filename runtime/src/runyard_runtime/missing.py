@@ -21,11 +21,6 @@ _DATA = (
     "Jobs read, make and register datasets; the rest is done where runs are submitted.",
     "Keep it in the code that submits.",
 )
-_MODEL = (
-    "registers or fetches models",
-    "Jobs have no access to the model registry so far.",
-    "Save to ./outputs here; register from the client when the run is over.",
-)
 _COMPUTE = (
     "creates or looks up machines",
     "This process runs on its machines already.",
@@ -76,14 +71,12 @@ _ROWS = (
     (
         _SUBMIT,
         "core: ScriptRunConfig RunConfiguration Environment ContainerRegistry runconfig "
-        "script_run_config script_run environment conda_dependencies container_registry "
-        "resource_configuration",
+        "script_run_config script_run environment conda_dependencies container_registry",
     ),
     (_DATA, "core: LinkedService linked_service"),
     (_DATA, "data: DatasetConsumptionConfig OutputFileDatasetConfig HDFSOutputDatasetConfig"),
     (_DATA, "data: dataset_consumption_config output_dataset_config"),
     (_DATA, ": datadrift opendatasets dataprep"),
-    (_MODEL, "core: Model model"),
     (_COMPUTE, "core: ComputeTarget compute compute_target"),
     (_SERVE, "core: Webservice Image webservice image profile"),
     (_SERVE, ": monitoring"),
@@ -91,7 +84,7 @@ _ROWS = (
     (_PIPELINE, ": pipeline"),
     (_NOTEBOOK, ": widgets tensorboard"),
     (_LOGIN, "core: Keyvault authentication keyvault private_endpoint"),
-    (_SERVICE_ONLY, ": automl interpret explain contrib accel designer fairness studio"),
+    (_SERVICE_ONLY, ": automl interpret explain accel designer fairness studio"),
     (_MLFLOW, ": mlflow"),
 )
 

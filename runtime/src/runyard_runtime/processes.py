@@ -26,6 +26,11 @@ def job_marker(folder):
     return "%s-%08x" % (os.path.basename(place), zlib.crc32(os.fsencode(place)))
 
 
+def node_marker(marker, node):
+    """What marks the processes of one node of several; who looks for the job's finds them, too."""
+    return "%s.n%d." % (marker, node)
+
+
 def stat(pid):
     """What /proc says of a process, or None if there is none."""
     try:
@@ -69,7 +74,7 @@ def job_processes(marker, roots=()):
     table = _table()
     found = _descendants(table, roots)
     text = b"RUNYARD_JOB_KEY=" + marker.encode("utf-8")
-    found.update(pid for pid in table if pid not in found and text in _environment(pid))
+    found.update(pid for pid in table if pid not in found and text in environment(pid))
     # Zombies are over, and asking the kernel to end them changes nothing.
     return {
         pid: table[pid]
@@ -98,6 +103,8 @@ def end_processes(find, grace, now=time.monotonic, sleep=time.sleep):
 
 def send(pid, number):
     """Send a signal to a process that may have ended meanwhile."""
+    if pid <= 1:
+        return  # 0, 1 and negative numbers are not one process
     try:
         os.kill(pid, number)
     except OSError:
@@ -106,6 +113,8 @@ def send(pid, number):
 
 def send_group(leader, number):
     """Send a signal to a process group that may have ended meanwhile."""
+    if leader <= 1:
+        return  # 0 is our own group, and 1 means every process of the machine
     try:
         os.killpg(leader, number)
     except OSError:
@@ -135,7 +144,8 @@ def _descendants(table, roots):
     children = {}
     for pid, one in table.items():
         children.setdefault(one.parent, []).append(pid)
-    found, waiting = set(), list(roots)
+    # All processes descend from 0 and 1. A number that is not known must never mean those.
+    found, waiting = set(), [pid for pid in roots if pid > 1]
     while waiting:
         for child in children.get(waiting.pop(), ()):
             if child not in found:
@@ -144,7 +154,8 @@ def _descendants(table, roots):
     return found
 
 
-def _environment(pid):
+def environment(pid):
+    """The variables that a process was started with, as the system keeps them."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as stream:
             return stream.read()

@@ -11,6 +11,12 @@ from runyard_runtime import wire
 USED, MADE = "runyard.dataset.", "runyard.output_dataset."
 LOG_FOLDERS = ("azureml-logs/", "logs/", "user_logs/", "system_logs/")
 _COLUMN_KINDS = {"row", "table"}
+_ERROR_FACTS = (
+    ("rank", "rank"),
+    ("node", "node"),
+    ("exit_code", "exitCode"),
+    ("traceback", "traceback"),
+)
 
 
 def metrics_view(series):
@@ -96,9 +102,31 @@ def details(record, log_files):
         "runDefinition": spec.get("definition") or {},
         "logFiles": dict(log_files),
         "submittedBy": spec.get("submitted_by") or "",
+        "restarts": _restarts(record, script),
     }
-    optional = ("startTimeUtc", "endTimeUtc", "error", "warnings")
+    optional = ("startTimeUtc", "endTimeUtc", "error", "warnings", "restarts")
     return {key: value for key, value in shown.items() if value or key not in optional}
+
+
+def _restarts(record, script):
+    """Which attempt a run is at and how earlier ones failed, beyond v1; None: it has but one."""
+    if not script.get("max_restarts"):
+        return None
+    earlier = [
+        {
+            "attempt": one["attempt"],
+            "startTimeUtc": _time(one.get("started")),
+            "endTimeUtc": _time(one["ended"]),
+            "error": error_details(one["error"]),
+            "nodes": [node["id"] for node in one.get("nodes") or ()],
+        }
+        for one in record.get("attempts") or ()
+    ]
+    return {
+        "attempt": record["attempt"],
+        "maxAttempts": script["max_restarts"] + 1,
+        "earlierAttempts": earlier,
+    }
 
 
 def error_details(error):
@@ -106,7 +134,7 @@ def error_details(error):
     if not error:
         return None
     inner = {"code": error.get("code"), "message": error.get("message")}
-    for name, shown in (("rank", "rank"), ("exit_code", "exitCode"), ("traceback", "traceback")):
+    for name, shown in _ERROR_FACTS:
         if error.get(name) not in (None, ""):
             inner[shown] = error[name]
     return {"error": inner}

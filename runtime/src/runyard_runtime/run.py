@@ -374,6 +374,42 @@ class Run(LogFamily, FileFamily):
             if error.code != "conflict" or not error.repeated or self.get_status() != state:
                 raise
 
+    # Models
+
+    def register_model(
+        self,
+        model_name,
+        model_path=None,
+        tags=None,
+        properties=None,
+        model_framework=None,
+        model_framework_version=None,
+        description=None,
+        datasets=None,
+        sample_input_dataset=None,
+        sample_output_dataset=None,
+        resource_configuration=None,
+        **kwargs
+    ):
+        """Register a file or folder of the run as the next version of a model.
+
+        What the job's own run has at that path in its working directory is kept first.
+        """
+        from runyard_runtime import model
+
+        details = model.Details(
+            tags,
+            properties,
+            description,
+            datasets,
+            model_framework,
+            model_framework_version,
+            sample_input_dataset,
+            sample_output_dataset,
+            resource_configuration,
+        )
+        return model.register_from_run(self, model_name, model_path, details)
+
     # What a job does not have
 
     def get_secret(self, name):
@@ -383,14 +419,6 @@ class Run(LogFamily, FileFamily):
     def get_secrets(self, secrets):
         """Not inside a job yet."""
         raise _not_here("get_secrets()", "There is no key vault.", "Pass them in variables.")
-
-    def register_model(self, model_name, model_path=None, **kwargs):
-        """Not inside a job yet."""
-        raise _not_here(
-            "register_model()",
-            "A model is registered out of a run's files, which are kept when it ends.",
-            "Save to ./outputs here, and register from the client.",
-        )
 
     def submit_child(self, config, tags=None, **kwargs):
         """Not inside a job yet."""

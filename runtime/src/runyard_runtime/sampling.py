@@ -16,8 +16,9 @@ _GPU_PATIENCE = 10.0
 class Sampler:
     """Measures the job's process tree since the last time and appends the events."""
 
-    def __init__(self, path, find, fresh=True):
+    def __init__(self, path, find, fresh=True, group="system"):
         self._path = path
+        self._group = group  # what the names of the metrics begin with
         self._find = find  # → {pid: processes.Stat}
         self._at = time.monotonic()
         # What ranks that were taken over did before is not the work of this interval.
@@ -35,6 +36,7 @@ class Sampler:
         self._at = now
         if self._has_gpu:
             values += gpu_values(_ask(_QUERY))
+        values = [(name.replace("system", self._group, 1), value) for name, value in values]
         at = time.time()
         lines = [
             wire.encode_event({"e": "metric", "k": "system", "t": at, "n": name, "v": value})

@@ -4,6 +4,7 @@ A log below work/logs that shrinks or is replaced (rotation) goes on as a new st
 "~3" … after its name, so nothing that was shipped is overwritten.
 """
 
+import hashlib
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ LOG_CHUNK = 1 << 20
 EVENT_CHUNK = 4 << 20
 _PAUSE = 0.1  # between two looks at the files
 _WALK_EVERY = 10  # looks between two walks of work/logs, which may hold many files
-_STATE = "streams.json"
+STATE_FILE = "streams.json"
 
 
 class Stream:
@@ -71,7 +72,7 @@ class Shipper(threading.Thread):
         self._run_id = plan["run_id"]
         self._attempt = plan.get("attempt") or 1
         self._folder = folder
-        self._state_path = os.path.join(agent_folder, _STATE)
+        self._state_path = os.path.join(agent_folder, STATE_FILE)
         self._state = job_folder.read_json(self._state_path) or {}
         self._theirs = theirs  # names that agents of other nodes ship
         self._only = only  # names to ship; None: all others
@@ -170,6 +171,15 @@ class Shipper(threading.Thread):
             stream.base = kept.get("base", end)
             self._remember(stream, base=stream.base)
         stream.offset = max(end - stream.base, 0)
+        if kept.get("restored"):
+            self._check_restored(stream, kept.pop("restored"))
+
+    def _check_restored(self, stream, restored):
+        """A script may have written its log anew before the first look at it."""
+        if not _begins_with(stream.path, restored["size"], restored["digest"]):
+            self._rotate(stream, os.stat(stream.path).st_ino)
+        else:
+            self._save()
 
     def _notice_rotation(self, stream, known):
         if stream.inode is None:
@@ -179,11 +189,14 @@ class Shipper(threading.Thread):
         elif stream.inode == known.st_ino and known.st_size >= stream.offset:
             return
         if stream.inode != known.st_ino or known.st_size < stream.offset:
-            stream.generation += 1
-            stream.inode = known.st_ino
-            stream.base = 0
-            stream.offset = self._server_end(stream)
-            self._remember(stream, inode=known.st_ino, generation=stream.generation)
+            self._rotate(stream, known.st_ino)
+
+    def _rotate(self, stream, inode):
+        stream.generation += 1
+        stream.inode = inode
+        stream.base = 0
+        stream.offset = self._server_end(stream)
+        self._remember(stream, base=0, inode=inode, generation=stream.generation)
 
     def _remember(self, stream, **facts):
         self._state.setdefault(stream.name, {}).update(facts)
@@ -269,6 +282,18 @@ def _read(handle, limit):
 
 def _end(answer):
     return int(json.loads(answer.decode("utf-8"))["end"])
+
+
+def _begins_with(path, size, digest):
+    found = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while size:
+            piece = stream.read(min(size, LOG_CHUNK))
+            if not piece:
+                return False
+            found.update(piece)
+            size -= len(piece)
+    return found.hexdigest() == digest
 
 
 def _is_plain(path):

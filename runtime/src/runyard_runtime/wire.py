@@ -15,7 +15,11 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
                    passed on to the ranks
     nodes          how many nodes the job has
     hosts          their addresses, or null where the engine tells them at start
-    launcher       {"kind": "single", "nodes": 1, "processes_per_node": 1, …}
+    launcher       {"kind": "single", "nodes": 1, "processes_per_node": 1, …}; see `launchers`
+    board          how the agents of several nodes tell each other things: "folder", in the job
+                   folder, which all nodes share (also if absent), or "server": they share nothing
+    group_seconds  how long the first node waits for the others to come up, 300 if absent
+    one_machine    true: all nodes are on one machine, so ranks meet on its loopback interface
     node_ids       the names of the nodes, in the order of their indices; absent: not known
     cores          [4, 4]: how many cores the ranks of each node may use; absent: all
     gpus           [["0"], ["1"]]: the ids of the GPUs of each node; [] is none, absent: all
@@ -33,6 +37,8 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     grace_seconds  between SIGTERM and SIGKILL
     sample_seconds between two samples of CPU, memory and GPU use; 0: never
     checkpoint_seconds  between two looks for new outputs while the job runs, 30 if absent
+    restore        true: an earlier attempt failed; what it left in outputs/ and logs/ is put into
+                   the working directory before the ranks start
     nice           how much the ranks yield to the rest of the machine, 5 if absent; 0: not
 
     inputs         what the run reads: [{"name", "mode", "path_on_compute", "dataset", "reference",
@@ -52,7 +58,11 @@ The job folder
     plan.json
     work/                 the ranks' working directory; outputs/ and logs/ are kept
     events/RANK.jsonl     what the ranks log, one JSON object a line
-    azureml-logs/         what the ranks print, one file a rank; also the agent's own account
+    azureml-logs/         what the ranks print: 70_driver_log.txt, or one file a rank:
+                          70_driver_log_0.txt, TensorFlow's …_worker_0.txt and …_ps_0.txt;
+                          also the agents' own account, 55_azureml-execution.txt, …_1.txt
+    rendezvous-ATTEMPT    the file through which PyTorch's ranks may find each other
+    board.jsonl           what the agents of several nodes tell each other, see `board`
     agent-NODE/           lock, log and state of the agent on that node
 
 Events
@@ -98,6 +108,7 @@ JOB_DIR = "RUNYARD_JOB_DIR"  # the job folder on this node
 JOB_KEY = "RUNYARD_JOB_KEY"  # marks every process of the job, so that none is left behind
 ADDRESS_FILE = "RUNYARD_ADDRESS_FILE"
 RANK = "RUNYARD_RANK"
+ATTEMPT = "RUNYARD_ATTEMPT"  # 1, or more where a run that failed was started again
 
 # Names inside the job folder.
 PLAN_FILE = "plan.json"
@@ -130,16 +141,24 @@ def events_file(rank):
     return "%s/%s.jsonl" % (EVENTS_DIR, rank)
 
 
+def ready_file(rank):
+    """What a process of a service makes when it is ready to serve, below the job folder."""
+    return "ready-%s" % rank
+
+
 def agent_dir(node):
     """Where the agent of a node keeps its state, below the job folder."""
     return "agent-%d" % node
 
 
-def driver_log(rank, ranks):
-    """The log of what a rank prints: v1's name, with the rank where there are several."""
-    if ranks == 1:
-        return "azureml-logs/70_driver_log.txt"
-    return "azureml-logs/70_driver_log_%d.txt" % rank
+def driver_log(name=""):
+    """The log of what a rank prints: v1's name, with the rank's ("0", "ps_0") where it has one."""
+    return "azureml-logs/70_driver_log%s.txt" % ("_" + name if name else "")
+
+
+def mpirun_log(node):
+    """What a node's mpirun, or the daemon that mpirun has there, prints."""
+    return "azureml-logs/60_mpirun_log%s.txt" % ("_%d" % node if node else "")
 
 
 _NOT_JSON = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}

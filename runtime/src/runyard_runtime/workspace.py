@@ -86,6 +86,13 @@ class Workspace(object):
 
         return datasets.Dataset.get_all(self)
 
+    @property
+    def models(self):
+        """The newest version of every model, by name."""
+        from runyard_runtime import model
+
+        return {one.name: one for one in model.Model.list(self, latest=True)}
+
     def get_default_datastore(self):
         """The datastore that is meant when none is named."""
         from runyard_runtime import datastores
@@ -103,7 +110,7 @@ class Workspace(object):
         raise AttributeError(
             explain(
                 "A workspace inside a job has no '%s'." % name,
-                "A job sees the workspace's name, experiments, runs and data.",
+                "A job sees the workspace's name, experiments, runs, data and models.",
                 "Do this from the client, and pass what the script needs as arguments.",
             )
         )

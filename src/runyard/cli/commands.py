@@ -9,10 +9,13 @@ from runyard import __version__
 from runyard.cli import console
 from runyard.cli.compute import compute
 from runyard.cli.data import data
+from runyard.cli.deploy import deploy
 from runyard.cli.doctor import doctor
 from runyard.cli.environments import env
 from runyard.cli.inspecting import list_runs, logs, open_page, show
+from runyard.cli.models import model
 from runyard.cli.options import JSON_ASKED
+from runyard.cli.services import service
 from runyard.cli.serving import down, init, status, up
 from runyard.cli.submitting import cancel, submit
 from runyard.domain.errors import ErrorBody, RunyardError, from_text, to_wire
@@ -49,6 +52,9 @@ for _command in (
     env,
     data,
     compute,
+    model,
+    deploy,
+    service,
 ):
     runyard.add_command(_command)
 

@@ -26,6 +26,7 @@ from runyard.domain.data import (
 )
 from runyard.domain.errors import Invalid, NotFound
 from runyard.domain.files import FileInfo
+from runyard.domain.models import ModelPage, model_label
 from runyard.domain.runs import RunPage
 
 FILES_SHOWN = 20
@@ -130,6 +131,10 @@ def show_data(name: str, workspace: str | None, as_json: bool) -> None:
     key = f"runyard.dataset.{record.id}"
     used = scope.page(limit=100, query={"property": key})
     made = scope.page(limit=100, query={"property": f"runyard.output_dataset.{record.id}"})
+    found = scope.client.request(
+        "GET", "/api/v1/models", query={"dataset": record.id, "limit": 100}, answer=ModelPage
+    )
+    models = [model_label(model) for model in found.models]
     if as_json:
         console.document(
             {
@@ -138,6 +143,7 @@ def show_data(name: str, workspace: str | None, as_json: bool) -> None:
                 "single": resolved.single,
                 "runs": [run.id for run in used.runs],
                 "made_by": [run.id for run in made.runs],
+                "models": models,
             }
         )
         return
@@ -165,6 +171,10 @@ def show_data(name: str, workspace: str | None, as_json: bool) -> None:
         console.note(f"… and {len(resolved.files) - FILES_SHOWN} more; --json shows all.")
     _say_runs("Made by", made)
     _say_runs("Runs that read it", used)
+    if models:
+        console.heading("Models made with it")
+        for name in models:
+            console.say(name)
 
 
 def _say_runs(title: str, page: RunPage) -> None:

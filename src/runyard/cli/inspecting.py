@@ -12,6 +12,7 @@ from runyard.cli import console
 from runyard.cli.console import Cell
 from runyard.cli.options import json_option, workspace_options
 from runyard.cli.render import (
+    attempt_line,
     command_line,
     duration,
     environment_line,
@@ -28,9 +29,10 @@ from runyard.cli.render import (
 from runyard.cli.scope import Scope, open_scope, run_path
 from runyard.domain.errors import NotFound
 from runyard.domain.files import FileInfo
-from runyard.domain.logs import LogText, log_to_follow
+from runyard.domain.logs import LogText, log_to_follow, rank_log
 from runyard.domain.metrics import Series
-from runyard.domain.runs import RunPage, RunRecord, all_warnings
+from runyard.domain.models import ModelPage, model_label
+from runyard.domain.runs import RunPage, RunRecord, all_warnings, attempt_words
 from runyard.domain.states import TERMINAL, RunState
 from runyard_runtime import records, wire
 
@@ -114,17 +116,26 @@ def show(run_name: str, workspace: str | None, every: bool, as_json: bool) -> No
     path = run_path(run.id)
     by_run = scope.client.request("GET", f"{path}/metrics", answer=dict[str, list[Series]])
     files = scope.client.request("GET", f"{path}/files", answer=list[FileInfo])
+    made = scope.client.request(
+        "GET", "/api/v1/models", query={"run": run.id, "limit": 1000}, answer=ModelPage
+    )
+    models = [model_label(model) for model in made.models]
     series = by_run.get(run.id, [])
     if as_json:
         shown = wire.to_json_value(records.metrics_view(msgspec.to_builtins(series)))
+        page = page_url(scope, run)
         console.document(
-            {"run": run, "metrics": shown, "files": files, "page": page_url(scope, run)}
+            {"run": run, "metrics": shown, "files": files, "models": models, "page": page}
         )
         return
     _say_run(run, page_url(scope, run))
     if run.error is not None:
         console.heading("Error")
         console.say(console.paint(console.plain(error_text(run), keep_lines=True), "red"))
+    _say_pairs(
+        "Earlier attempts",
+        {str(attempt.attempt): attempt_line(attempt) for attempt in run.attempts},
+    )
     for warning in all_warnings(run):
         console.say(console.paint(console.plain(f"warning: {warning}"), "yellow"))
     _say_history(run)
@@ -136,6 +147,10 @@ def show(run_name: str, workspace: str | None, every: bool, as_json: bool) -> No
         console.heading("Files")
         rows = [[Cell(size_text(file.size)), Cell(file.path)] for file in files]
         console.table(("SIZE", "PATH"), rows)
+    if models:
+        console.heading("Models")
+        for name in models:
+            console.say(name)
 
 
 def _say_run(run: RunRecord, page: str) -> None:
@@ -152,7 +167,7 @@ def _say_run(run: RunRecord, page: str) -> None:
             "command": command_line(run),
             "nodes": nodes_line(run),
             "duration": "" if spent is None else render_span(spent),
-            "attempt": str(run.attempt) if run.attempt > 1 else "",
+            "attempt": attempt_words(run).removeprefix("attempt "),
             "page": page,
         }
     )
@@ -199,6 +214,11 @@ def _say_pairs(title: str, pairs: dict[str, str]) -> None:
 @click.argument("run_name", metavar="[RUN]", default="latest")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
 @click.option("--log", "log_name", metavar="NAME", help="This log; see --list.")
+@click.option(
+    "--rank",
+    metavar="RANK",
+    help="The log of this rank of a distributed run: 1, or a task's name, worker_1.",
+)
 @click.option("--list", "list_them", is_flag=True, help="Name the logs of the run.")
 @workspace_options
 @json_option
@@ -206,6 +226,7 @@ def logs(
     run_name: str,
     follow: bool,
     log_name: str | None,
+    rank: str | None,
     list_them: bool,
     workspace: str | None,
     every: bool,
@@ -219,9 +240,14 @@ def logs(
     Example:
       runyard logs -f latest
       runyard logs tf-mnist_17 --log azureml-logs/20_image_build_log.txt
+      runyard logs -f latest --rank 1
     """
+    if log_name is not None and rank is not None:
+        raise click.UsageError("Give either --log or --rank, not both.")
     scope = open_scope(workspace, every=every)
     run = scope.find_run(run_name)
+    if rank is not None and run.spec.script is not None:
+        log_name = rank_log(run.spec.script.launcher, rank)
     if list_them:
         _list_logs(scope, run, as_json=as_json)
         return

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from runyard.cli.console import Cell
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.metrics import MetricKind, Series
-from runyard.domain.runs import RunRecord
+from runyard.domain.runs import Attempt, RunError, RunRecord, attempt_words, error_place
 from runyard.domain.states import RunState
 
 CHILD_MARK = "↳ "
@@ -59,7 +59,10 @@ def remark(run: RunRecord) -> str:
     """The one line that matters beside the state: what it waits for, or the first error."""
     if run.error is not None:
         return run.error.message.strip().partition("\n")[0]
-    return run.waiting
+    if run.waiting or not run.attempts:
+        return run.waiting
+    why = run.attempts[-1].error.message.strip().partition("\n")[0]
+    return f"{attempt_words(run)}, after: {why}"
 
 
 def run_row(run: RunRecord, now: datetime, *, everywhere: bool = False) -> list[Cell]:
@@ -115,12 +118,24 @@ def error_text(run: RunRecord) -> str:
     """Why the run failed, with its traceback."""
     if run.error is None:
         return ""
-    where = [] if run.error.rank is None else [f"rank {run.error.rank}"]
-    where += [] if run.error.exit_code is None else [f"exit code {run.error.exit_code}"]
+    return failure_text(run.error)
+
+
+def failure_text(error: RunError) -> str:
+    """An error: its code, where it happened, its words and the traceback."""
+    where = error_place(error)
     place = f" ({', '.join(where)})" if where else ""
-    head = f"{run.error.code}{place}: {run.error.message}"
-    trace = run.error.traceback.strip("\n")
+    head = f"{error.code}{place}: {error.message}"
+    trace = error.traceback.strip("\n")
     return f"{head}\n{trace}" if trace and trace not in head else head
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """An attempt that failed: how long it ran, where, and why it ended."""
+    spent = attempt.started and render_span(attempt.ended - attempt.started)
+    ran = f"failed after {spent}" if spent else "failed before its script ran"
+    nodes = ", ".join(node.id for node in attempt.nodes)
+    return f"{ran}{f' on {nodes}' if nodes else ''}: {failure_text(attempt.error)}"
 
 
 def last_values(series: list[Series]) -> dict[str, str]:

@@ -24,7 +24,7 @@ _VERSION = re.compile(r"\d+(\.\d+)*")
 LONG_POLL_SECONDS = 50
 
 
-def _pairs(
+def parse_pairs(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
     """KEY=VALUE, repeated, as a dict."""
@@ -67,7 +67,7 @@ def _pairs(
     "variables",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=_pairs,
+    callback=parse_pairs,
     help="A variable of the job; may be repeated.",
 )
 @click.option(
@@ -75,10 +75,17 @@ def _pairs(
     "tags",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=_pairs,
+    callback=parse_pairs,
     help="A tag of the run; may be repeated.",
 )
 @click.option("--target", metavar="NAME", help="A compute target; by default 'local'.")
+@click.option(
+    "--max-restarts",
+    metavar="N",
+    default=0,
+    type=click.IntRange(0),
+    help="Start it again, so often, if it fails or its node is lost; its outputs are kept.",
+)
 @click.option("--name", metavar="TEXT", help="The run's display name.")
 @click.option("--wait", is_flag=True, help="Return when the run is over; exit code 1 if it failed.")
 @click.option("--follow", "-f", is_flag=True, help="Like --wait, and print its log meanwhile.")
@@ -96,6 +103,7 @@ def submit(
     variables: dict[str, str],
     tags: dict[str, str],
     target: str | None,
+    max_restarts: int,
     name: str | None,
     wait: bool,
     follow: bool,
@@ -124,6 +132,7 @@ def submit(
             arguments=list(arguments),
             environment=environment,
             compute_target=target,
+            max_restarts=max_restarts,
         ),
         tags=tags,
         display_name=name,

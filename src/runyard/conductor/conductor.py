@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,12 +24,13 @@ from runyard.conductor.changes import Changes
 from runyard.conductor.pools import Pools
 from runyard.conductor.preparing import Prepared, Preparing
 from runyard.domain.compute import Machine
+from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import NotFound, RunyardError, Stale
 from runyard.domain.files import Manifest, decode_manifest
 from runyard.domain.runs import RunError, RunKind, RunRecord
 from runyard.domain.states import ACTIVE, TERMINAL, RunState
 from runyard.domain.tokens import Role, mint
-from runyard.engines.base import Engine, JobId, JobPhase, JobStatus, NodeGroup
+from runyard.engines.base import Capabilities, Engine, JobId, JobPhase, JobStatus, NodeGroup
 from runyard.environments.base import Builder, builder_for
 from runyard.planning import lifecycle
 from runyard.planning.job import Surroundings, job_key, plan_job
@@ -39,11 +42,19 @@ from runyard_runtime import bundle, wire
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+LEAVING_SECONDS = 30.0  # beyond the grace time: for a failed attempt to ship what it has
 
 # Mounts an input on this machine. -P: the job's folder must not be where modules come from.
 _MOUNTER = (sys.executable, "-P", "-m", "runyard.data.mount")
 
 S = RunState
+
+
+class Outgoing(NamedTuple):
+    """The job of an attempt that failed: another one follows when nothing is left of it."""
+
+    run_id: str
+    deadline: float  # by the monotonic clock: then it is ended without ceremony
 
 
 class Conductor:
@@ -75,12 +86,16 @@ class Conductor:
         self._chores = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chores")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="conductor", daemon=True)
-        self._pools = Pools(store, settings.slots, machine or Machine(cores=1), now, self.wake)
+        self._machine = machine or Machine(cores=1)
+        self._pools = Pools(store, settings.slots, self._machine, now, self.wake)
         self._lock = threading.Lock()  # guards the next against readers of other threads
         self._busy: dict[str, JobId | None] = {}  # runs that were started
         self._remarks: dict[str, tuple[str, ...]] = {}  # for the build logs of runs that wait
+        self._unbuilt: dict[str, EnvironmentSpec] = {}  # what runs wait for, in the order they came
         self._stumbled: set[str] = set()  # runs that some trouble kept us from looking after
         self._ended: set[JobId] = set()  # jobs of runs that are over, to be cleaned up
+        # Jobs whose run starts anew when nothing is left of them, and how long they have for it.
+        self._outgoing: dict[JobId, Outgoing] = {}
         self._runtime = Path()
         self._load_manifest = lru_cache(maxsize=64)(self._read_manifest)
 
@@ -103,6 +118,11 @@ class Conductor:
         if run_id is None:
             self._pools.look_again()
         self._inbox.put(run_id)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do, for those who check a run before they take it."""
+        return self._engine.capabilities
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """The runs with their place in line, where they wait in one."""
@@ -173,21 +193,33 @@ class Conductor:
         self._ended |= {job for job in jobs if job not in ours}
         for job in self._ended:
             self._engine.stop(job)
-        # Oldest first, so that the lines keep their order.
-        for run in sorted(found, key=lambda run: not lifecycle.has_job(run)):
+        for run in found:
+            before = {attempt.job for attempt in run.attempts}
+            before |= {job_key(run, attempt.attempt) for attempt in run.attempts}
+            for job in self._ended & before:
+                self._see_out(job, run)
+        # As they came into line, so that the lines keep their order.
+        for run in sorted(
+            found, key=lambda run: (not lifecycle.has_job(run), lifecycle.in_line_since(run))
+        ):
             self._guarded(self._step, run.id)
         return True
 
     def _hold_nodes(self, found: Sequence[RunRecord]) -> None:
         """Let runs have the nodes they work on, before somebody else starts in their place."""
         for run in found:
-            if lifecycle.has_job(run):
+            if lifecycle.has_job(run) and run.spec.kind is not RunKind.SERVICE:
                 self._pools.hold(run)
         self._pools.settle()
 
     def _load_unfinished(self) -> list[RunRecord]:
-        where = Where(states=ACTIVE, kind=RunKind.SCRIPT)
-        return list(find_all(self._store.records, RunRecord, where))[::-1]
+        return [
+            run
+            for kind in (RunKind.SERVICE, RunKind.SCRIPT)
+            for run in list(
+                find_all(self._store.records, RunRecord, Where(states=ACTIVE, kind=kind))
+            )[::-1]
+        ]
 
     def _step(self, run_id: str) -> None:
         """Do what the run's state asks for. Doing it again is harmless."""
@@ -196,13 +228,16 @@ class Conductor:
         except NotFound:
             self._drop(run_id)
             return
+        if run.state not in (S.NOT_STARTED, S.PREPARING):
+            self._unbuilt.pop(run_id, None)
         if run.spec.script is None:
             return  # somebody's own process logs to it; its states are theirs to set
         match run.state:
             case S.NOT_STARTED | S.PREPARING:
                 self._prepare(run)
             case S.QUEUED:
-                self._line_up(run)
+                if self._is_clear(run):
+                    self._line_up(run)
             case S.STARTING | S.RUNNING | S.FINALIZING | S.CANCEL_REQUESTED:
                 self._attend(run)
             case S.COMPLETED | S.FAILED | S.CANCELED:
@@ -226,7 +261,12 @@ class Conductor:
             return
         remarks = self._pools.warnings(run)
         if ready is not None:
-            if notes := (*ready.notes, *remarks):
+            # Who waited for the build came first, and may not have heard yet that it is done.
+            for earlier in list(takewhile(lambda one: one != run.id, self._unbuilt)):
+                if self._unbuilt.get(earlier) == spec:
+                    self._guarded(self._step, earlier)
+            has_log = self._unbuilt.pop(run.id, None) is not None  # then the build writes it
+            if not has_log and (notes := (*ready.notes, *remarks)):
                 self._chore(self._write_notes, run.id, 0, notes)
             now = self._now()
             queued = lifecycle.move(run, S.PREPARING, S.QUEUED, now=now, environment=ready)
@@ -239,6 +279,7 @@ class Conductor:
         if run.state is not S.PREPARING or run.waiting != waiting:
             self._save(lifecycle.move(run, S.PREPARING, now=self._now(), waiting=waiting))
         self._remarks[run.id] = remarks
+        self._unbuilt[run.id] = spec
         self._preparing.request(run.id, builder, spec)
 
     def _on_prepared(self, run_ids: Sequence[str], prepared: Prepared) -> None:
@@ -269,8 +310,39 @@ class Conductor:
         self._store.streams.append_log(run_id, wire.BUILD_LOG, offset, text)
         self._changes.notify(run_id)
 
+    def _is_clear(self, run: RunRecord) -> bool:
+        """True if nothing is left of earlier attempts; what is left is told to end."""
+        if not run.attempts:
+            return True
+        failed = run.attempts[-1]
+        with self._lock:
+            was_busy = run.id in self._busy
+            job = self._busy.pop(run.id, None)
+        if was_busy:
+            log.warning("run %s: attempt %d: %s", run.id, failed.attempt, failed.error.message)
+            self._pools.release(run.id)
+        if job is not None:
+            self._see_out(job, run)
+            self._engine.stop(job)
+        self._end_children(run, S.FAILED, failed.error)
+        with self._lock:
+            return all(one.run_id != run.id for one in self._outgoing.values())
+
+    def _see_out(self, job: JobId, run: RunRecord) -> None:
+        """Have the run start anew when nothing is left of that job."""
+        deadline = time.monotonic() + self._settings.grace_seconds + LEAVING_SECONDS
+        self._ended.add(job)
+        with self._lock:
+            self._outgoing[job] = Outgoing(run.id, deadline)
+
     def _line_up(self, run: RunRecord) -> bool:
-        """Let the run wait for nodes; without its target it fails, and the answer is False."""
+        """Let the run wait for nodes; False if it does not have to, or cannot.
+
+        A service's processes start at once, on whatever there is. Without its target a run fails.
+        """
+        if run.spec.kind is RunKind.SERVICE:
+            self._launch(run, Start(run=run.id, nodes=()))
+            return False
         if self._pools.line_up(run):
             return True
         assert run.spec.script is not None
@@ -320,13 +392,21 @@ class Conductor:
             return
         with self._lock:
             self._busy[run.id] = job
+
+        def keep_job(now: RunRecord) -> RunRecord:
+            # Its agent may be quicker: that attempt may be over by now.
+            same = now.attempt == run.attempt
+            return msgspec.structs.replace(now, job=str(job)) if same else now
+
         if run.job != job:
-            runs.change(self._store, run.id, lambda now: msgspec.structs.replace(now, job=str(job)))
+            runs.change(self._store, run.id, keep_job)
 
     def _fail_start(self, run: RunRecord, error: RunError) -> None:
-        self._ended.add(JobId(job_key(run)))  # whatever was begun
-        ended = S.CANCELED if run.state is S.CANCEL_REQUESTED else S.FAILED
-        self._save(lifecycle.move(run, ended, now=self._now(), error=error))
+        self._see_out(JobId(job_key(run)), run)  # whatever was begun
+        if run.state is S.CANCEL_REQUESTED:
+            self._save(lifecycle.move(run, S.CANCELED, now=self._now(), error=error))
+        else:
+            self._save(lifecycle.end_attempt(run, now=self._now(), error=error))
         self.wake(run.id)
 
     def _node_group(self, run: RunRecord) -> NodeGroup:
@@ -340,6 +420,7 @@ class Conductor:
             runtime=str(self._runtime),
             blobs=self._store.blobs.folder(),
             grace_seconds=self._settings.grace_seconds,
+            group_seconds=self._settings.group_seconds,
             sample_seconds=self._settings.sample_seconds,
             cache=str(home / "cache"),
             cache_bytes=int(self._settings.cache_gb * GIGABYTE),
@@ -347,6 +428,9 @@ class Conductor:
             mirrors=self._settings.mirrors,
             allow_private=self._settings.allows_private,
             fetch_limit_bytes=self._settings.fetch_limit_bytes,
+            machine=self._machine,
+            one_machine=self._engine.capabilities.one_machine,
+            shared_folder=self._engine.capabilities.shared_folder,
         )
         workspace = runs.load_workspace(self._store, run.spec.workspace)
         manifest = self._load_manifest(run.spec.script.snapshot)
@@ -358,7 +442,8 @@ class Conductor:
 
     def _attend(self, run: RunRecord) -> None:
         """See that a run which holds a slot is known to us, and stop it if it is to stop."""
-        self._pools.hold(run)
+        if run.spec.kind is not RunKind.SERVICE:
+            self._pools.hold(run)
         with self._lock:
             known = run.id in self._busy
             job = self._busy.setdefault(run.id, JobId(run.job) if run.job else None)
@@ -406,20 +491,20 @@ class Conductor:
                 self._engine.stop(job)  # if it was ended from outside, it still has processes
         log.info("run %s is %s%s", run.id, run.state, f": {run.error.message}" if run.error else "")
         self._chore(self._store.streams.seal_logs, run.id)
-        self._end_children(run, run)
+        self._end_children(run, run.state, run.error)
 
-    def _end_children(self, run: RunRecord, ended: RunRecord) -> None:
-        """Children that logged from the process of `ended` ended with it, and so did theirs."""
+    def _end_children(self, run: RunRecord, state: RunState, error: RunError | None) -> None:
+        """Children that logged from the run's process ended with it, and so did theirs."""
         where = Where(parent=run.id, kind=RunKind.INTERACTIVE)
         for child in find_all(self._store.records, RunRecord, where):
-            self._end_child(child, ended)
-            self._end_children(child, ended)
+            self._end_child(child, state, error)
+            self._end_children(child, state, error)
 
-    def _end_child(self, child: RunRecord, ended: RunRecord) -> None:
+    def _end_child(self, child: RunRecord, state: RunState, error: RunError | None) -> None:
         def how(now: RunRecord) -> RunRecord:
             if now.state in TERMINAL:
                 return now
-            return lifecycle.move(now, ended.state, now=self._now(), error=ended.error)
+            return lifecycle.move(now, state, now=self._now(), error=error)
 
         runs.change(self._store, child.id, how)
         self._changes.notify(child.id)
@@ -430,7 +515,7 @@ class Conductor:
         for child in find_all(self._store.records, RunRecord, where):
             parent = self._parent_job(child)
             if parent is not None and parent.state in TERMINAL:
-                self._end_child(child, parent)
+                self._end_child(child, parent.state, parent.error)
 
     def _parent_job(self, child: RunRecord) -> RunRecord | None:
         """The submitted script that a child belongs to, however deep; None if there is none."""
@@ -449,13 +534,25 @@ class Conductor:
         if not self._ended:
             return
         for job, status in self._engine.poll(list(self._ended)).items():
-            if status.phase in (JobPhase.EXITED, JobPhase.GONE):
+            is_over = status.phase in (JobPhase.EXITED, JobPhase.GONE)
+            outgoing = self._outgoing.get(job)
+            if is_over or (outgoing is not None and time.monotonic() >= outgoing.deadline):
                 self._ended.discard(job)
                 self._chore(self._remove_job, job)
 
     def _remove_job(self, job: JobId) -> None:
-        self._engine.kill(job)  # whatever became of its agent, nothing is left behind
-        self._engine.forget(job)
+        try:
+            self._engine.kill(job)  # whatever became of its agent, nothing is left behind
+        except Exception:
+            self._ended.add(job)  # once more, soon: what may still run must not meet a next attempt
+            raise
+        try:
+            self._engine.forget(job)
+        finally:
+            with self._lock:
+                outgoing = self._outgoing.pop(job, None)
+            if outgoing is not None:
+                self.wake(outgoing.run_id)
 
     # ---- small steps -------------------------------------------------------------------------
 
@@ -481,6 +578,7 @@ class Conductor:
 
     def _drop(self, run_id: str) -> None:
         """Forget that the run waits or works."""
+        self._unbuilt.pop(run_id, None)
         self._pools.release(run_id)
         with self._lock:
             self._busy.pop(run_id, None)

@@ -38,13 +38,18 @@ from runyard.domain.workspaces import (
     check_experiment_name,
     check_run_id,
 )
+from runyard.engines.base import Capabilities
 from runyard.planning import lifecycle
 from runyard.stores.base import Store, Where
-from runyard_runtime import launch
+from runyard_runtime import launchers
+
+_ONE_NODE = Capabilities()  # an engine that can do nothing but start
 
 
-def submit(store: Store, submission: Submission, now: datetime) -> RunRecord:
-    """Keep a new run, ready to be taken up by the conductor."""
+def submit(
+    store: Store, submission: Submission, now: datetime, can: Capabilities = _ONE_NODE
+) -> RunRecord:
+    """Keep a new run, ready to be taken up by the conductor; `can`: what its engine can do."""
     spec = submission.spec
     workspace = load_workspace(store, spec.workspace)
     ensure_experiment(store, workspace, spec.experiment, now)
@@ -54,11 +59,12 @@ def submit(store: Store, submission: Submission, now: datetime) -> RunRecord:
             raise Invalid(f"Run '{spec.parent}' is in another workspace.")
     used: dict[str, str] = {}
     if spec.script is not None:
-        _check_script(spec.script)
+        _check_script(spec.script, can)
         computes.check_target(store, workspace, spec.script)
         used = data.check_script(store, workspace, spec.script)
-        _keep_snapshot(store, spec.script.snapshot, submission.manifest)
-    run = new_run(spec, now)
+        keep_snapshot(store, spec.script.snapshot, submission.manifest)
+    kind = RunKind.SCRIPT if spec.script is not None else RunKind.INTERACTIVE
+    run = new_run(msgspec.structs.replace(spec, kind=kind), now)
     if used:
         run = msgspec.structs.replace(run, properties={**run.properties, **used})
     return store.records.insert(run)
@@ -66,8 +72,6 @@ def submit(store: Store, submission: Submission, now: datetime) -> RunRecord:
 
 def new_run(spec: RunSpec, now: datetime) -> RunRecord:
     """The first record of a run: a script waits to be taken up, anything else is running."""
-    kind = RunKind.SCRIPT if spec.script is not None else RunKind.INTERACTIVE
-    spec = msgspec.structs.replace(spec, kind=kind)
     run = RunRecord(
         id=check_run_id(spec.id) if spec.id else _new_id(spec, now),
         uid=uuid.uuid4().hex,
@@ -123,14 +127,34 @@ def ensure_experiment(
 _PLAIN_PART = re.compile(r"[^/\x00]+")
 
 
-def _check_script(script: ScriptSpec) -> None:
+MAX_NODES = 10_000
+MAX_RESTARTS = 100  # every attempt stays in the run's record
+
+
+def _check_script(script: ScriptSpec, can: Capabilities) -> None:
+    """Refuse at submit what could only fail later."""
+    launcher = script.launcher
     if not script.arguments:
         raise Invalid("There is nothing to run: neither a script nor a command.")
-    if script.launcher.kind not in launch.LAUNCHERS or script.launcher.nodes > 1:
+    for_scripts = sorted(set(launchers.LAUNCHERS) - {launchers.SERVICE})
+    if launcher.kind not in for_scripts:
         raise Unsupported(
-            f"A '{script.launcher.kind}' job on {script.launcher.nodes} nodes cannot run here.",
-            why="This release starts one process on one node.",
-            fix="Leave out distributed_job_config.",
+            f"There is no launcher '{launcher.kind}'.",
+            why=f"This server starts: {', '.join(for_scripts)}.",
+            fix="Use MpiConfiguration, TensorflowConfiguration or PyTorchConfiguration.",
+        )
+    if not 1 <= launcher.nodes <= MAX_NODES:
+        raise Invalid(f"A run has 1 to {MAX_NODES} nodes, not {launcher.nodes}.")
+    if launcher.nodes > 1 and not can.multi_node:
+        raise Unsupported(
+            f"A run cannot have {launcher.nodes} nodes here.",
+            why="The engine of this server starts all processes on one node.",
+            fix="Ask for one node; it may have several processes.",
+        )
+    if not 0 <= script.max_restarts <= MAX_RESTARTS:
+        raise Invalid(
+            f"max_restarts={script.max_restarts} makes no sense.",
+            why=f"It is a whole number from 0 to {MAX_RESTARTS}.",
         )
 
 
@@ -147,7 +171,7 @@ def check_manifest(manifest: Manifest) -> None:
         seen.add(entry.path)
 
 
-def _keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> None:
+def keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> None:
     """Make sure that the source tree is here, whole, before a run refers to it."""
     if not is_digest(snapshot):
         raise Invalid(f"{snapshot!r} is not a snapshot id.")
@@ -167,6 +191,13 @@ def _keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> No
             digests=tuple(missing),
         )
     store.blobs.put(snapshot, [encode_manifest(manifest)])
+
+
+def store_manifest(store: Store, manifest: Manifest) -> str:
+    """Keep a source tree whose files are here; its id."""
+    digest = manifest_digest(manifest)
+    store.blobs.put(digest, [encode_manifest(manifest)])
+    return digest
 
 
 def _check_stored_tree(store: Store, snapshot: str) -> None:

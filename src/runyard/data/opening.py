@@ -59,7 +59,7 @@ class Datastores:
         from runyard.data.remote import RemoteFiles  # noqa: PLC0415 - slow, rarely needed
         from runyard.data.sealing import unseal  # noqa: PLC0415 - as above
 
-        secrets = unseal(record.secret, self._secret, of=record.name)
+        secrets = unseal(record.secret, self._secret, of=f"datastore '{record.name}'")
         return RemoteFiles(record.url, record.options, secrets)
 
     def plan_record(

@@ -28,9 +28,9 @@ def unseal(sealed: str, server_secret: bytes, *, of: str) -> dict[str, str]:
         data = _fernet(server_secret).decrypt(sealed.encode())
     except InvalidToken:
         raise Conflict(
-            f"The credentials of datastore '{of}' cannot be read.",
+            f"The credentials of {of} cannot be read.",
             why="They were kept with another secret than the server's present one.",
-            fix="Register the datastore again, with overwrite=True.",
+            fix="Register or deploy it again, with overwrite=True.",
         ) from None
     return msgspec.json.decode(data, type=dict[str, str])
 

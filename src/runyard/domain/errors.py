@@ -2,6 +2,7 @@
 
     RunyardError(what, why=, fix=)
     ├── NotFound        the thing does not exist
+    ├── NoModelFiles    the run has no files where a model was looked for
     ├── Conflict        it exists already, or its state does not allow this
     ├── Stale           somebody else changed the record first; look again
     ├── Invalid         the request makes no sense as it stands
@@ -59,6 +60,13 @@ class NotFound(RunyardError):
     """The thing does not exist."""
 
     code = "not_found"
+    status = 404
+
+
+class NoModelFiles(RunyardError):
+    """The run has no files where a model was looked for."""
+
+    code = "no_model_files"
     status = 404
 
 
@@ -149,6 +157,7 @@ BY_CODE: dict[str, type[RunyardError]] = {
     cls.code: cls
     for cls in (
         NotFound,
+        NoModelFiles,
         Conflict,
         Stale,
         Invalid,

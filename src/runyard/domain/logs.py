@@ -5,6 +5,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from runyard.domain.errors import NotFound
+from runyard.domain.runs import LauncherSpec
+
 _NUMBERED = re.compile(r"azureml-logs/(\d\d).*\.txt")
 _FIRST = re.compile(r"(?<!_ps)_(?:rank_|worker_)?0\.txt$")
 _SUFFIXED = re.compile(r"_\d+\.txt$")
@@ -18,13 +21,47 @@ class LogText(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def log_to_follow(names: Iterable[str]) -> str | None:
-    """The log with the highest number, as v1 chose it; of several ranks', the first one's."""
+def rank_log(launcher: LauncherSpec, rank: str) -> str:
+    """The log of a rank, given as a number or as the name of a TensorFlow task (`ps_0`)."""
+    names = _rank_names(launcher)
+    if rank.isdecimal() and int(rank) < len(names):
+        rank = names[int(rank)]
+    if rank not in names:
+        first, last = names[0] or "0", names[-1] or "0"
+        raise NotFound(
+            f"The run has no rank '{rank}'.",
+            why=f"It has {len(names)}: {first} to {last}."
+            if len(names) > 1
+            else "It has one process.",
+            fix="Name one of these with --rank; runyard logs RUN --list names all logs.",
+        )
+    return f"azureml-logs/70_driver_log{'_' + rank if rank else ''}.txt"
+
+
+def _rank_names(launcher: LauncherSpec) -> list[str]:
+    """What the logs of all ranks end with, in the order of the ranks."""
+    if launcher.kind == "tensorflow":
+        names = [f"worker_{index}" for index in range(launcher.workers)]
+        names += [f"ps_{index}" for index in range(launcher.parameter_servers)]
+    else:
+        each = 1 if launcher.kind == "single" else launcher.nodes * launcher.processes_per_node
+        names = [str(rank) for rank in range(each)]
+    return names if len(names) > 1 else [""]
+
+
+def log_to_follow(names: Iterable[str], *, is_over: bool = True) -> str | None:
+    """The log with the highest number, as v1 chose it; of several ranks', the first one's.
+
+    While the run goes on, another rank's is not taken for it: the first one's may come yet.
+    """
     numbered = [(match[1], name) for name in names if (match := _NUMBERED.fullmatch(name))]
     if not numbered:
         return None
-    highest = max(number for number, _ in numbered)
-    candidates = sorted(name for number, name in numbered if number == highest)
-    preferred = [name for name in candidates if _FIRST.search(name)]
-    plain = [name for name in candidates if not _SUFFIXED.search(name)]
-    return (plain or preferred or candidates)[0]
+    for number in sorted({number for number, _ in numbered}, reverse=True):
+        candidates = sorted(name for known, name in numbered if known == number)
+        preferred = [name for name in candidates if _FIRST.search(name)]
+        plain = [name for name in candidates if not _SUFFIXED.search(name)]
+        chosen = plain or preferred or (candidates if is_over else [])
+        if chosen:
+            return chosen[0]
+    return None

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from signal import Signals
 
 import msgspec
 
@@ -20,6 +21,7 @@ class RunKind(StrEnum):
 
     SCRIPT = "azureml.scriptrun"  # the platform runs a script
     INTERACTIVE = "interactive"  # somebody's own process logs to it
+    SERVICE = "azureml.service"  # the processes of a service; never listed, never queued
 
 
 class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,8 @@ class RunError(msgspec.Struct, frozen=True, kw_only=True):
     code: str  # UserError, EnvironmentFailed, NodeLost, MaxRunDurationExceeded, …
     message: str
     rank: int | None = None
-    exit_code: int | None = None
+    node: int | None = None  # the index of the node the rank ran on, where there are several
+    exit_code: int | None = None  # negative: the signal that killed the rank
     traceback: str = ""
 
 
@@ -88,6 +91,17 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     at: datetime
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that failed and was followed by another one."""
+
+    attempt: int  # from 1
+    started: datetime | None = None  # None: its script never ran
+    ended: datetime
+    error: RunError
+    nodes: tuple[NodeUse, ...] = ()
+    job: str | None = None  # the engine's id of it
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +124,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
     display_name: str = ""
     attempt: int = 1
+    attempts: tuple[Attempt, ...] = ()  # those before the present one, in order
     job: str | None = None  # the engine's id of the running incarnation
     environment: EnvironmentUse | None = None
     nodes: tuple[NodeUse, ...] = ()  # where it works, or worked last
@@ -120,6 +135,32 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def all_warnings(run: RunRecord) -> tuple[str, ...]:
     """What was chosen for the user or left out, at submit and since."""
     return tuple(dict.fromkeys((*run.spec.warnings, *run.warnings)))
+
+
+def attempt_words(run: RunRecord) -> str:
+    """Which of its attempts a run is at, "attempt 2 of 3"; empty for one that is not repeated."""
+    if run.spec.script is None or not run.spec.script.max_restarts:
+        return ""
+    return f"attempt {run.attempt} of {run.spec.script.max_restarts + 1}"
+
+
+def error_place(error: RunError) -> list[str]:
+    """Where it happened and how the process ended: rank 3, node 1, signal SIGKILL."""
+    place = [] if error.rank is None else [f"rank {error.rank}"]
+    place += [] if error.node is None else [f"node {error.node}"]
+    if error.exit_code is not None:
+        place.append(exit_words(error.exit_code))
+    return place
+
+
+def exit_words(code: int) -> str:
+    """An exit code as people read it; a negative one is the signal that killed the process."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
 
 
 class RunPatch(msgspec.Struct, frozen=True, kw_only=True):

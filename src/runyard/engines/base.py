@@ -31,7 +31,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents to start together: one on each node, all or none."""
+    """Agents to start together: one on each node, all or none.
+
+    What agents must know of the engine is in the plan already, from its `Capabilities`: whether
+    all nodes are on one machine, and whether they share a folder to leave notes for each other.
+    So an engine only has to give each agent its node's index and the job's folder.
+    """
 
     key: str  # ours, safe in paths; the same key is the same group
     nodes: int = 1
@@ -42,8 +47,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine can do; checked when a run is submitted."""
 
     multi_node: bool = False
+    one_machine: bool = False  # all its nodes are on one machine
     containers: bool = False
-    shared_folder: bool = False
+    shared_folder: bool = False  # all nodes of a job see the same job folder
     gpus: bool = False
     autoscale: bool = False
 
@@ -57,12 +63,16 @@ class Engine(Protocol):
     def start(self, group: NodeGroup) -> JobId:
         """Start the group. Starting a key again finds the same job: it is started once.
 
-        If the agents of that key died without an exit, they are started again in the same
-        place and take over what their predecessors left.
+        If agents of that key died without an exit, those are started again in the same place
+        and take over what their predecessors left; the others of the group go on meanwhile.
         """
 
     def poll(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobStatus]:
-        """The status of each, in one round trip. An unknown job is GONE, not an error."""
+        """The status of each, in one round trip. An unknown job is GONE, not an error.
+
+        A group is GONE as soon as one of its agents is, and EXITED when all have exited; its exit
+        code is then that of the first node whose agent had one.
+        """
 
     def stop(self, job: JobId) -> None:
         """Ask the agents to end: they stop their ranks and keep the outputs. Idempotent."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard_runtime import job_folder, mounts, processes, supervision, wire
+from runyard_runtime import job_folder, mounts, mpi_starter, processes, supervision, wire
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,14 @@ class LocalEngine:
         self._interpreter = interpreter
         self._environment = clean_environment(environ)
         self._lock = threading.Lock()
-        self._spawned: dict[int, JobId] = {}  # agents that are children of this process
-        # Not yet multi_node: it starts an agent for every node, but no launcher uses them so far.
-        self.capabilities = Capabilities(shared_folder=True, gpus=Path("/dev/nvidiactl").exists())
+        # Agents that are children of this process: (job, node) of each.
+        self._spawned: dict[int, tuple[JobId, int]] = {}
+        self.capabilities = Capabilities(
+            multi_node=True,
+            one_machine=True,
+            shared_folder=True,
+            gpus=Path("/dev/nvidiactl").exists(),
+        )
 
     def start(self, group: NodeGroup) -> JobId:
         """Start the group, find it running or over, or take over what its agents left."""
@@ -76,6 +81,7 @@ class LocalEngine:
                 job_folder.write_atomically(str(folder / wire.PLAN_FILE), group.plan)
                 runtime = json.loads(group.plan)["runtime"]
                 for node in range(group.nodes):
+                    # Of a group whose agents did not all die, only the dead are replaced.
                     if self._agent_phase(job, node) is JobPhase.GONE:
                         self._spawn(job, folder, node, runtime)
             except OSError as error:
@@ -110,6 +116,8 @@ class LocalEngine:
         if left:
             log.warning("job %s: processes %s could not be ended", job, sorted(left))
         mounts.clear(str(self._folder / job))  # one whose process was killed stays, dead
+        for node in self._nodes(job):
+            mpi_starter.clear(marker, node)
         with self._lock:
             self._reap()
 
@@ -147,7 +155,7 @@ class LocalEngine:
             ],
             setsid=True,  # the agent outlives this process and its terminal
         )
-        self._spawned[pid] = job
+        self._spawned[pid] = (job, node)
 
     def _leave_word_to_stop(self, job: JobId, node: int) -> None:
         """Have the agent that is starting, or the next one, stop at once."""
@@ -161,12 +169,13 @@ class LocalEngine:
         nodes = self._nodes(job)
         if not nodes:
             return JobStatus(phase=JobPhase.GONE, detail="there is no such job on this machine")
-        phases = {self._agent_phase(job, node) for node in nodes}
-        if JobPhase.GONE in phases:
-            if job in self._spawned.values():
-                return JobStatus(phase=JobPhase.PENDING, detail="its agent is starting")
-            return JobStatus(phase=JobPhase.GONE, detail=self._last_words(job, nodes))
-        if JobPhase.ACTIVE in phases:
+        phases = {node: self._agent_phase(job, node) for node in nodes}
+        lost = [node for node in nodes if phases[node] is JobPhase.GONE]
+        if not set(lost) <= {node for other, node in self._spawned.values() if other == job}:
+            return JobStatus(phase=JobPhase.GONE, detail=self._last_words(job, lost))
+        if lost:
+            return JobStatus(phase=JobPhase.PENDING, detail="its agent is starting")
+        if JobPhase.ACTIVE in phases.values():
             return JobStatus(phase=JobPhase.ACTIVE)
         codes = [self._exit(job, node) or 0 for node in nodes]
         return JobStatus(phase=JobPhase.EXITED, exit_code=next((code for code in codes if code), 0))

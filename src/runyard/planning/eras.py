@@ -42,6 +42,12 @@ ERAS: tuple[Era, ...] = (
     Era(("torch",), (2, 3), ("numpy<2",), "it was built for numpy 1"),
     Era(("torchvision",), (0, 5), ("pillow<7",), "it imports PIL.PILLOW_VERSION"),
     Era(("torchvision",), (0, 13), ("pillow<10",), "it uses constants that Pillow 10 removed"),
+    Era(
+        ("chainer",),
+        (8,),
+        ("numpy<1.20", "setuptools<60", "protobuf<3.21"),
+        "it uses np.bool, and distutils by way of numpy; its Caffe reader is generated code",
+    ),
     Era(("scikit-learn",), (0, 23), ("numpy<1.20", "scipy<1.6"), "it uses np.float and old scipy"),
     Era(("scikit-learn",), (1, 0), ("numpy<1.24",), "it uses np.float"),
     Era(("pandas",), (1, 0), ("numpy<1.20",), "it was built for an older numpy"),

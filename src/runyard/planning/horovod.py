@@ -128,13 +128,7 @@ def plan_horovod(line: str, lock: Sequence[str]) -> HorovodBuild:
     versions = dict(one.split("==", 1) for one in lock if "==" in one)
     package, framework = _choose_framework(line, versions)
     installed = versions[package].split("+")[0]
-    for refusal in REFUSED:
-        if refusal.framework == framework and parse_version(installed) >= refusal.since:
-            raise Unsupported(
-                f"{line} cannot be used with {package}=={installed}.",
-                why=refusal.why,
-                fix=refusal.fix,
-            )
+    _refuse(line, package, installed)
     version = _choose_version(line, framework, parse_version(installed))
     recipe = _recipe(parse_version(version))
     others = {f"HOROVOD_WITHOUT_{_FLAGS[one]}": "1" for one in _FLAGS if one != framework}
@@ -151,6 +145,28 @@ def plan_horovod(line: str, lock: Sequence[str]) -> HorovodBuild:
         },
         tools=recipe.tools,
     )
+
+
+def check_pair(lines: Sequence[str]) -> None:
+    """`Unsupported` if the lines ask for Horovod beside a pinned framework that it is refused with.
+
+    What they leave open is checked when the environment is built.
+    """
+    for line in filter(is_horovod, lines):
+        for one in lines:
+            if requirement_name(one) in _FRAMEWORKS and pinned_version(one):
+                _refuse(line, requirement_name(one), version_part(one).lstrip("=").strip())
+
+
+def _refuse(line: str, package: str, installed: str) -> None:
+    for refusal in REFUSED:
+        same = refusal.framework == _FRAMEWORKS[package]
+        if same and parse_version(installed) >= refusal.since:
+            raise Unsupported(
+                f"{line} cannot be used with {package}=={installed}.",
+                why=refusal.why,
+                fix=refusal.fix,
+            )
 
 
 def wheel_key(build: HorovodBuild, python: Version, platform: str) -> str:

@@ -2,10 +2,12 @@
 
 import msgspec
 
+from runyard.domain.compute import Machine
 from runyard.domain.data import DataInput, DataOutput
 from runyard.domain.files import Manifest
-from runyard.domain.runs import RunRecord, ScriptSpec
+from runyard.domain.runs import LauncherSpec, RunKind, RunRecord, ScriptSpec
 from runyard.domain.workspaces import WorkspaceRecord
+from runyard.planning.lifecycle import seconds_before
 from runyard_runtime import wire
 
 
@@ -26,11 +28,15 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     mirrors: dict[str, str] = {}
     allow_private: bool = False
     fetch_limit_bytes: int | None = None
+    machine: Machine | None = None  # what runs share that are on no cluster
+    one_machine: bool = False  # all nodes of the engine are on one machine
+    group_seconds: float | None = None  # for all nodes to come up; None: as the agents think
+    shared_folder: bool = True  # all nodes of a job see the same job folder
 
 
-def job_key(run: RunRecord) -> str:
-    """The key of the run's present attempt: ours alone, safe in paths."""
-    return f"{run.uid}-{run.attempt}"
+def job_key(run: RunRecord, attempt: int | None = None) -> str:
+    """The key of an attempt of the run, by default the present one: ours alone, safe in paths."""
+    return f"{run.uid}-{attempt or run.attempt}"
 
 
 def plan_job(
@@ -40,7 +46,11 @@ def plan_job(
     script, environment = run.spec.script, run.environment
     if script is None or environment is None:
         raise AssertionError(f"run {run.id} has nothing to start")
-    variables = {**script.environment.variables, **script.variables}
+    variables = {
+        **script.environment.variables,
+        **script.variables,
+        wire.ATTEMPT: str(run.attempt),
+    }
     return msgspec.json.encode(
         {
             "protocol": wire.PROTOCOL,
@@ -58,7 +68,7 @@ def plan_job(
             "nodes": script.launcher.nodes,
             "hosts": None,
             "launcher": script.launcher,
-            **_plan_nodes(run),
+            **_plan_nodes(run, script, around),
             "interpreter": environment.interpreter,
             "prefix": environment.prefix,
             "remove": environment.remove,
@@ -68,23 +78,52 @@ def plan_job(
             "runtime": around.runtime,
             "snapshot": manifest,
             "blobs": around.blobs,
-            "max_run_duration_seconds": script.max_run_duration_seconds,
+            "max_run_duration_seconds": _time_left(run, script),
             "grace_seconds": around.grace_seconds,
             "sample_seconds": around.sample_seconds,
             **_plan_data(script, around),
+            **({"restore": True} if run.attempt > 1 else {}),
+            # A service does not yield to jobs, and lives too long to be measured.
+            **({"nice": 0, "sample_seconds": 0} if run.spec.kind is RunKind.SERVICE else {}),
         }
     )
 
 
-def _plan_nodes(run: RunRecord) -> dict[str, object]:
-    """What each node has; nothing where a run may use the whole machine."""
+def _time_left(run: RunRecord, script: ScriptSpec) -> float | None:
+    """How long the attempt may take: what the earlier ones left of the run's time."""
+    limit = script.max_run_duration_seconds
+    if limit is None or not run.attempts:
+        return limit
+    return max(1.0, limit - seconds_before(run))
+
+
+def _plan_nodes(run: RunRecord, script: ScriptSpec, around: Surroundings) -> dict[str, object]:
+    """What each node has; nothing where one process may use the whole machine."""
+    shared: dict[str, object] = {"one_machine": True} if around.one_machine else {}
+    if script.launcher.nodes > 1 and around.group_seconds is not None:
+        shared["group_seconds"] = around.group_seconds
+    if not around.shared_folder and script.launcher.nodes > 1:
+        shared["board"] = "server"
     if not run.nodes or any(node.cores is None for node in run.nodes):
-        return {}
+        return shared if script.launcher == LauncherSpec() else shared | _share(script, around)
     return {
+        **shared,
         "node_ids": [node.id for node in run.nodes],
         "cores": [node.cores for node in run.nodes],
         "gpus": [node.gpus or () for node in run.nodes],
     }
+
+
+def _share(script: ScriptSpec, around: Surroundings) -> dict[str, object]:
+    """What several processes have each of a machine that is theirs: an equal part for each node."""
+    machine, nodes = around.machine, script.launcher.nodes
+    if machine is None:
+        return {}
+    told: dict[str, object] = {"cores": [max(1, machine.cores // nodes)] * nodes}
+    if nodes > 1 and machine.gpus:
+        each = len(machine.gpus) // nodes  # all nodes the same, because a framework expects that
+        told["gpus"] = [machine.gpus[each * node : each * (node + 1)] for node in range(nodes)]
+    return told
 
 
 def _plan_data(script: ScriptSpec, around: Surroundings) -> dict[str, object]:

@@ -7,7 +7,7 @@ import msgspec
 
 from runyard.domain.agents import AgentReport
 from runyard.domain.errors import Conflict
-from runyard.domain.runs import RunError, RunKind, RunRecord, Transition
+from runyard.domain.runs import Attempt, RunError, RunKind, RunRecord, Transition
 from runyard.domain.states import TERMINAL, TRANSITIONS, RunState, advance
 from runyard.engines.base import JobPhase, JobStatus
 from runyard_runtime import wire
@@ -15,6 +15,21 @@ from runyard_runtime import wire
 # An agent that dies more often than this dies of something that a restart won't mend.
 MAX_TAKEOVERS = 5
 TAKEOVER_PERIOD = timedelta(minutes=10)
+
+# Failures that a new attempt would only repeat, by the code of the error: what was asked for
+# cannot be begun, or was ended on purpose. After all others (a rank failed or was killed, a node
+# or its agent was lost, the engine could not start it) another attempt may do better.
+NEVER_MENDED = {
+    "EnvironmentFailed": "the environment would fail to build again",
+    "LayoutFailed": "the snapshot cannot be laid out",
+    "InputFailed": "an input cannot be had",
+    "StartFailed": "the command cannot be started",
+    "UnknownLauncher": "no node knows how to start it",
+    "LauncherMismatch": "its processes cannot be laid over its nodes",
+    "ComputeTargetNotFound": "its compute target is gone",
+    "MaxRunDurationExceeded": "its time is up",
+    "InternalError": "a bug of the platform stays where it is",
+}
 
 
 def move(run: RunRecord, *states: RunState, now: datetime, **changes: object) -> RunRecord:
@@ -74,6 +89,8 @@ def apply_report(run: RunRecord, report: AgentReport, now: datetime) -> RunRecor
     """The run after its agent reported; what comes too late is void."""
     if report.attempt != run.attempt or run.state in TERMINAL:
         return run
+    if report.node != 0:
+        return run  # the agent of the first node speaks for all
     match report.phase:
         case wire.STARTED:
             return move(run, RunState.RUNNING, now=now) if run.state is RunState.STARTING else run
@@ -107,7 +124,72 @@ def _finish(run: RunRecord, report: AgentReport, now: datetime) -> RunRecord:
         error = report.error or RunError(code="Stopped", message=_stop_words(report))
     else:
         error = report.error or RunError(code="UserError", message=_exit_words(report))
-    return move(run, *path, RunState.FAILED, now=now, error=error)
+    return end_attempt(run, *path, now=now, error=error)
+
+
+def end_attempt(run: RunRecord, *path: RunState, now: datetime, error: RunError) -> RunRecord:
+    """The run after its present attempt failed, by way of `path`: over, or back in line."""
+    if not may_restart(run, error, now):
+        return move(run, *path, RunState.FAILED, now=now, error=error)
+    ended = Attempt(
+        attempt=run.attempt,
+        started=_attempt_started(run),
+        ended=now,
+        error=error,
+        nodes=run.nodes,
+        job=run.job,
+    )
+    return move(
+        run,
+        *path,
+        RunState.QUEUED,
+        now=now,
+        attempt=run.attempt + 1,
+        attempts=(*run.attempts, ended),
+        waiting=f"attempt {run.attempt} failed; the next one begins when nothing is left of it",
+        job=None,
+        nodes=(),
+        takeovers=0,
+        taken_over=None,
+    )
+
+
+def may_restart(run: RunRecord, error: RunError, now: datetime) -> bool:
+    """True if another attempt is allowed, has time, and may end better than this one."""
+    script = run.spec.script
+    if script is None or run.attempt > script.max_restarts or error.code in NEVER_MENDED:
+        return False
+    limit = script.max_run_duration_seconds
+    if limit is None:
+        return True
+    started = _attempt_started(run)
+    used = 0.0 if started is None else (now - started).total_seconds()
+    return seconds_before(run) + used < limit
+
+
+def seconds_before(run: RunRecord) -> float:
+    """How long the scripts of earlier attempts ran, without what the run waited for nodes."""
+    return sum(
+        (one.ended - one.started).total_seconds() for one in run.attempts if one.started is not None
+    )
+
+
+def _attempt_started(run: RunRecord) -> datetime | None:
+    """When the present attempt's script began; None if it did not."""
+    for step in reversed(run.history):
+        if step.state is RunState.RUNNING:
+            return step.at
+        if step.state is RunState.QUEUED:
+            return None
+    return None
+
+
+def in_line_since(run: RunRecord) -> datetime:
+    """When the run came into its line; for one that never did, when it was made."""
+    for step in reversed(run.history):
+        if step.state is RunState.QUEUED:
+            return step.at
+    return run.created
 
 
 def _stop_words(report: AgentReport) -> str:
@@ -142,6 +224,8 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
     """What follows from a job's status for a run that has not ended; None: nothing."""
     if run.state in TERMINAL or job.phase in (JobPhase.PENDING, JobPhase.ACTIVE):
         return None
+    if run.state is RunState.QUEUED:
+        return None  # that was the job of an earlier attempt
     recent = run.taken_over is not None and now - run.taken_over < TAKEOVER_PERIOD
     takeovers = run.takeovers + 1 if recent else 1
     if job.phase is JobPhase.GONE and takeovers <= MAX_TAKEOVERS:
@@ -162,4 +246,4 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
         what = f"The agent of this run was lost {takeovers} times in a short while."
     detail = f" The engine says: {job.detail}" if job.detail else ""
     error = RunError(code="NodeLost", message=what + detail)
-    return Verdict(run=move(run, RunState.FAILED, now=now, error=error))
+    return Verdict(run=end_attempt(run, now=now, error=error))

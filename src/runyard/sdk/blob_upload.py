@@ -32,15 +32,16 @@ def post_with_contents(
     answer: type[T],
     about_to_upload: Callable[[tuple[str, ...]], None] | None = None,
     timeout_seconds: float = 60.0,
+    method: str = "POST",
 ) -> T:
-    """POST `body`; upload the contents that the server says it lacks, and POST again.
+    """Send `body`; upload the contents that the server says it lacks, and send it again.
 
     The request must be safe to repeat. Errors are the domain's.
     """
     for _ in range(ROUNDS):
         try:
             return session.client.request(
-                "POST",
+                method,
                 path,
                 body=body,
                 answer=answer,

@@ -139,7 +139,7 @@ def _absent(place: StorePlace, files: Sequence[LocalFile], tell: Say) -> list[Lo
 def _upload_batch(
     place: StorePlace, batch: Sequence[LocalFile], counter: "_Counter", *, remote: bool
 ) -> None:
-    measured = dict(zip(batch, in_parallel(_measure, batch), strict=True))
+    measured = dict(zip(batch, in_parallel(measure, batch), strict=True))
     contents: dict[str, Content] = {}
     waiting: dict[str, list[LocalFile]] = {}
     for file, (entry, content) in measured.items():
@@ -177,7 +177,8 @@ def _upload_batch(
         raise as_v1(error) from None
 
 
-def _measure(file: LocalFile) -> tuple[FileEntry, Content]:
+def measure(file: LocalFile) -> tuple[FileEntry, Content]:
+    """A file's row of a manifest, and what uploads it."""
     digest, size = hashlib.sha256(), 0
     try:
         with file.source.open("rb") as source:

@@ -55,16 +55,7 @@ class PyTorchConfiguration:
             )
         self.communication_backend = backend
         self.node_count = at_least("node_count", node_count, 1)
-        if process_count is not None:
-            at_least("process_count", process_count, 1)
-            if process_count % node_count:
-                raise RunConfigurationException(
-                    error_text(
-                        f"{process_count} processes cannot be laid evenly over {node_count} nodes.",
-                        why="Every node runs the same number of processes.",
-                        fix="Make process_count a multiple of node_count.",
-                    )
-                )
+        check_process_count(process_count, node_count)
         self.process_count = process_count
 
 
@@ -82,6 +73,20 @@ def at_least(name: str, value: int, least: int) -> int:
             )
         )
     return value
+
+
+def check_process_count(process_count: int | None, nodes: int) -> int:
+    """How many PyTorch processes there are on all nodes together: equally many on each."""
+    processes = nodes if process_count is None else at_least("process_count", process_count, 1)
+    if processes % nodes:
+        raise RunConfigurationException(
+            error_text(
+                f"{processes} processes cannot be laid evenly over {nodes} nodes.",
+                why="Every node runs the same number of processes.",
+                fix="Make process_count a multiple of node_count.",
+            )
+        )
+    return processes
 
 
 def check_distributed(config: object) -> DistributedConfiguration:

@@ -7,6 +7,7 @@ from runyard.domain.errors import (
     Conflict,
     Denied,
     Invalid,
+    NoModelFiles,
     NotFound,
     RunyardError,
     TooLarge,
@@ -20,7 +21,9 @@ from runyard_runtime.exceptions import (
     DatasetTimestampMissingError,
     DiscoveryUrlNotFoundException,
     ExperimentExecutionException,
+    ModelNotFound,
     ModelNotFoundException,
+    ModelPathNotFound,
     ModelPathNotFoundException,
     ParallelRunException,
     ProjectSystemException,
@@ -42,7 +45,9 @@ __all__ = [
     "DatasetTimestampMissingError",
     "DiscoveryUrlNotFoundException",
     "ExperimentExecutionException",
+    "ModelNotFound",
     "ModelNotFoundException",
+    "ModelPathNotFound",
     "ModelPathNotFoundException",
     "ParallelRunException",
     "ProjectSystemException",
@@ -55,11 +60,12 @@ __all__ = [
     "WebserviceException",
     "WorkspaceException",
     "as_v1",
+    "as_v1_model",
     "error_text",
     "user_error",
 ]
 
-_USERS_OWN = (NotFound, Invalid, Conflict, Unsupported, TooLarge)
+_USERS_OWN = (NotFound, NoModelFiles, Invalid, Conflict, Unsupported, TooLarge)
 
 
 def as_v1(error: RunyardError) -> AzureMLException:
@@ -70,6 +76,15 @@ def as_v1(error: RunyardError) -> AzureMLException:
     if isinstance(error, Denied):
         return AuthenticationException(text, error)
     return ServiceException(text, error, status_code=error.status)
+
+
+def as_v1_model(error: RunyardError) -> AzureMLException:
+    """The same for what v1's models and services raise."""
+    if isinstance(error, NoModelFiles):
+        return ModelPathNotFound(str(error), error)
+    if isinstance(error, _USERS_OWN):
+        return WebserviceException(str(error), error)
+    return as_v1(error)
 
 
 def user_error(what: str, *, why: str = "", fix: str = "") -> UserErrorException:

@@ -13,29 +13,21 @@ from runyard.sdk.exceptions import UserErrorException, error_text
 
 # Dotted v1 name → what it is. A row covers everything below its name.
 NOT_YET: dict[str, str] = {
-    "azureml.core.Model": "the model registry",
-    "azureml.core.Webservice": "model deployment",
-    "azureml.core.Image": "container images of models",
     "azureml.core.Keyvault": "the secret store",
     "azureml.core.LinkedService": "linked services",
     "azureml.core.PrivateEndPoint": "private endpoints",
-    "azureml.core.image": "container images of models",
+    "azureml.core.image": "this part of container images of models",
     "azureml.core.keyvault": "the secret store",
-    "azureml.core.model": "the model registry",
     "azureml.core.profile": "model profiling",
-    "azureml.core.resource_configuration": "the model registry",
-    "azureml.core.webservice": "model deployment",
+    "azureml.core.webservice": "this part of model deployment",
     "azureml.data": "this part of datasets and datastores",
     "azureml.dataprep": "the data preparation package",
     "azureml.mlflow": "the MLflow protocol",
     "azureml.monitoring": "the collection of model data",
     "azureml.pipeline": "pipelines",
     "azureml.tensorboard": "TensorBoard",
-    "azureml.train.dnn": "estimators",
-    "azureml.train.estimator": "estimators",
     "azureml.train.hyperdrive": "hyperparameter sweeps",
-    "azureml.train.sklearn": "estimators",
-    "azureml.train": "estimators and sweeps",
+    "azureml.train": "this part of training",
 }
 
 NEVER: dict[str, str] = {
@@ -56,18 +48,11 @@ NEVER: dict[str, str] = {
 }
 
 # What to do meanwhile, where there is something better than waiting.
-_SCRIPT = "Use ScriptRunConfig with an Environment; it does what estimators did."
-_OUTPUTS = "Keep model files in ./outputs; run.download_files gets them back."
 _INTERPRET = "Install and use the interpret package directly in your script."
 
 INSTEAD: dict[str, str] = {
     "azureml._": "Import the public name, e.g. from azureml.exceptions import UserErrorException",
     "azureml.mlflow": "Log with run.log(...) of Run.get_context().",
-    "azureml.train.dnn": _SCRIPT,
-    "azureml.train.estimator": _SCRIPT,
-    "azureml.train.sklearn": _SCRIPT,
-    "azureml.core.Model": _OUTPUTS,
-    "azureml.core.model": _OUTPUTS,
     "azureml.interpret": _INTERPRET,
     "azureml.explain": _INTERPRET,
 }

@@ -29,6 +29,7 @@ from runyard.sdk.tracked_outputs import TrackedOutputs
 from runyard_runtime.records import is_log, metrics_view
 
 if TYPE_CHECKING:
+    from runyard.sdk.model import Model
     from runyard.sdk.workspace import Workspace
 
 PAGE = 100  # runs in one answer
@@ -328,7 +329,7 @@ class Run(FileFamily, LogFamily):
         elif self._look().state not in TERMINAL:
             self.complete()
 
-    # Not in this release
+    # Models
 
     def register_model(
         self,
@@ -344,9 +345,25 @@ class Run(FileFamily, LogFamily):
         sample_output_dataset: object | None = None,
         resource_configuration: object | None = None,
         **kwargs: object,
-    ) -> object:
-        """Not in this release."""
-        refuse("run.register_model()", "the model registry", "Keep the files: run.download_files()")
+    ) -> "Model":
+        """Register a file or folder of the run as the next version of a model; copies nothing."""
+        from runyard.sdk.model import register_from_run
+        from runyard.sdk.model_drafts import Details
+
+        details = Details(
+            tags=tags,
+            properties=properties,
+            description=description,
+            datasets=datasets,
+            framework=model_framework,
+            framework_version=model_framework_version,
+            sample_input=sample_input_dataset,
+            sample_output=sample_output_dataset,
+            resources=resource_configuration,
+        )
+        return register_from_run(self, model_name, model_path, details)
+
+    # Not in this release
 
     def get_secret(self, name: str) -> str:
         """Not in this release."""

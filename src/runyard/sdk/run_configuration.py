@@ -14,6 +14,7 @@ from runyard.sdk.distributed import (
     PyTorchConfiguration,
     TensorflowConfiguration,
     at_least,
+    check_process_count,
 )
 from runyard.sdk.element import closed
 from runyard.sdk.exceptions import RunConfigurationException, error_text, user_error
@@ -78,8 +79,8 @@ class RunConfiguration:
     command: str | list[object] | None
     framework: str
     communicator: str
-    node_count: int
     max_run_duration_seconds: int | None
+    max_restarts: int
     environment_variables: dict[str, str]
     mpi: MpiConfiguration
     tensorflow: TensorflowConfiguration
@@ -103,6 +104,7 @@ class RunConfiguration:
     source_directory_data_store: str | None
     auto_prepare_environment: bool
     _target: str
+    _node_count: int | None  # None: what the distributed configuration says
     _environment: "Environment | None"
     _name: str | None
 
@@ -124,8 +126,9 @@ class RunConfiguration:
         self.target = LOCAL
         self.framework = framework or "Python"
         self.communicator = communicator or "None"
-        self.node_count = 1
+        self._node_count = None
         self.max_run_duration_seconds = None
+        self.max_restarts = 0
         self.environment_variables = {}
         self.mpi = MpiConfiguration()
         self.tensorflow = TensorflowConfiguration()
@@ -163,6 +166,22 @@ class RunConfiguration:
         self._target = target_name(target)
 
     @property
+    def node_count(self) -> int:
+        """How many nodes the run takes: what was set here, or what its processes ask for."""
+        if self._node_count is not None:
+            return self._node_count
+        communicator = _spelled(str(self.communicator), COMMUNICATORS)
+        if communicator in _MPI:
+            return self.mpi.node_count
+        if communicator == "ParameterServer":
+            return self.tensorflow.worker_count
+        return self.pytorch.node_count if communicator.lower() in BACKENDS else 1
+
+    @node_count.setter
+    def node_count(self, count: int) -> None:
+        self._node_count = count
+
+    @property
     def environment(self) -> "Environment":
         """The environment of the run. Reading it makes one of v1's defaults to be filled in."""
         if self._environment is None:
@@ -176,18 +195,19 @@ class RunConfiguration:
         self._environment = environment
 
     def use(self, distributed: DistributedConfiguration) -> None:
-        """Take over one of the three ways to start several processes."""
+        """Take over one of the three ways to start several processes, and its number of nodes."""
+        self._node_count = None
         match distributed:
             case MpiConfiguration():
                 self.framework, self.communicator = "Python", "IntelMpi"
-                self.mpi, self.node_count = distributed, distributed.node_count
+                self.mpi = distributed
             case TensorflowConfiguration():
                 self.framework, self.communicator = "TensorFlow", "ParameterServer"
-                self.tensorflow, self.node_count = distributed, distributed.worker_count
+                self.tensorflow = distributed
             case PyTorchConfiguration():
                 self.framework = "PyTorch"
                 self.communicator = distributed.communication_backend.capitalize()
-                self.pytorch, self.node_count = distributed, distributed.node_count
+                self.pytorch = distributed
 
     def save(
         self,
@@ -252,6 +272,8 @@ def runconfig_file(path: str | os.PathLike[str] | None, name: str) -> Path:
 
 def plan_launcher(config: RunConfiguration) -> LauncherSpec:
     """How the processes of such a run are laid over nodes."""
+    # Checked again here: attributes may have been set since.
+    workers = at_least("worker_count", config.tensorflow.worker_count, 1)
     nodes = at_least("node_count", config.node_count, 1)
     framework = _spelled(str(config.framework), FRAMEWORKS)
     communicator = _spelled(str(config.communicator), COMMUNICATORS)
@@ -266,25 +288,28 @@ def plan_launcher(config: RunConfiguration) -> LauncherSpec:
             )
         )
     if communicator in _MPI:
-        per_node = config.mpi.process_count_per_node
+        per_node = at_least("process_count_per_node", config.mpi.process_count_per_node, 1)
         return LauncherSpec(
             kind="mpi", nodes=nodes, processes_per_node=per_node, workers=nodes * per_node
         )
     if communicator == "ParameterServer":
+        servers = config.tensorflow.parameter_server_count
         return LauncherSpec(
             kind="tensorflow",
             nodes=nodes,
-            workers=config.tensorflow.worker_count,
-            parameter_servers=config.tensorflow.parameter_server_count,
+            workers=workers,
+            parameter_servers=at_least("parameter_server_count", servers, 0),
         )
     if communicator.lower() in BACKENDS:
-        processes = config.pytorch.process_count or nodes
+        processes = check_process_count(config.pytorch.process_count, nodes)
+        # Nccl is the default of both: who says Gloo means it.
+        said = {communicator.lower(), str(config.pytorch.communication_backend).lower()}
         return LauncherSpec(
             kind="pytorch",
             nodes=nodes,
-            processes_per_node=max(1, processes // nodes),
+            processes_per_node=processes // nodes,
             workers=processes,
-            backend=communicator.lower(),
+            backend="gloo" if "gloo" in said else "nccl",
         )
     return LauncherSpec(nodes=nodes)
 

@@ -51,6 +51,8 @@ def render_definition(
         "datacaches": [],
         "jobName": config.job_name,
         "maxRunDurationSeconds": config.max_run_duration_seconds,
+        # A key that v1 does not have, so only where it is asked for.
+        **({"maxRestarts": config.max_restarts} if config.max_restarts else {}),
         "nodeCount": config.node_count,
         "priority": config.priority,
         "credentialPassthrough": False,
@@ -144,8 +146,10 @@ def parse_configuration(data: Mapping[str, Any]) -> RunConfiguration:
         command=data.get("command") or None,
     )
     config.target = data.get("target") or config.target
-    config.node_count = data.get("nodeCount") or 1
+    if data.get("nodeCount"):
+        config.node_count = data["nodeCount"]
     config.max_run_duration_seconds = data.get("maxRunDurationSeconds")
+    config.max_restarts = data.get("maxRestarts") or 0
     config.job_name = data.get("jobName")
     config.environment_variables = dict(data.get("environmentVariables") or {})
     config.data_references = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from runyard.domain.runs import RunError, RunRecord
+from runyard.domain.runs import RunError, RunRecord, attempt_words, error_place
 from runyard_runtime import records
 
 
@@ -27,11 +27,9 @@ def error_words(record: RunRecord) -> str:
     if error is None:
         return f"Run '{record.id}' failed; the platform does not know why."
     lines = [f"Run '{record.id}' failed: {error.message}"]
-    facts = [f"code {error.code}"]
-    if error.exit_code is not None:
-        facts.append(f"exit code {error.exit_code}")
-    if error.rank is not None:
-        facts.append(f"rank {error.rank}")
+    facts = [words] if (words := attempt_words(record)) else []
+    facts.append(f"code {error.code}")
+    facts += error_place(error)
     lines.append(f"  ({', '.join(facts)})")
     if error.traceback and error.traceback not in error.message:
         lines.append(error.traceback.rstrip())

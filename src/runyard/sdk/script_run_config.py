@@ -37,6 +37,7 @@ class ScriptRunConfig:
         max_run_duration_seconds: int | None = THIRTY_DAYS_SECONDS,
         command: str | list[object] | None = None,
         docker_runtime_config: DockerConfiguration | None = None,
+        max_restarts: int | None = None,
     ) -> None:
         if command is not None and (script is not None or arguments is not None):
             raise user_error(
@@ -54,13 +55,17 @@ class ScriptRunConfig:
         self.resume_from = resume_from
         self._telemetry_values = _telemetry_values
         if run_config is not None:
-            self._follow(run_config, compute_target, environment, distributed_job_config)
+            self._follow(
+                run_config, compute_target, environment, distributed_job_config, max_restarts
+            )
             return
         self.run_config = RunConfiguration()
         self.run_config.target = target_name(compute_target)
         if max_run_duration_seconds is not None:
             at_least("max_run_duration_seconds", max_run_duration_seconds, 1)
         self.run_config.max_run_duration_seconds = max_run_duration_seconds
+        if max_restarts is not None:  # a step beyond v1, so it stands last
+            self.run_config.max_restarts = at_least("max_restarts", max_restarts, 0)
         if environment is not None:
             self.run_config.environment = environment
         if distributed_job_config is not None:
@@ -70,7 +75,7 @@ class ScriptRunConfig:
 
     def _follow(self, run_config: RunConfiguration, *ignored: object) -> None:
         """Take a whole run configuration; as in v1 it wins over single settings."""
-        names = ("compute_target", "environment", "distributed_job_config")
+        names = ("compute_target", "environment", "distributed_job_config", "max_restarts")
         given = [name for name, value in zip(names, ignored, strict=True) if value is not None]
         if given:
             warnings.warn(

@@ -1,7 +1,7 @@
 """The source folder of a run, taken along as a tree of contents."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,13 @@ from runyard.sdk import snapshot_limits
 from runyard.sdk.blob_upload import Content
 from runyard.sdk.hash_cache import digests
 from runyard.sdk.secret_scan import LARGEST_BYTES, find_secrets
-from runyard.sdk.source_tree import SourceFile, check_limits, walk_source
+from runyard.sdk.source_tree import (
+    SourceFile,
+    SourceTree,
+    check_limits,
+    lone_file,
+    walk_source,
+)
 from runyard.settings import load_settings
 
 CACHE_FOLDER = "cache/snapshots"  # below the home folder
@@ -49,7 +55,28 @@ _scanned: set[str] = set()  # contents that were looked into: one warning for ea
 
 def take_snapshot(folder: Path, home: Path) -> Snapshot:
     """The tree below `folder`, within the limits. `home` is never part of it."""
-    tree = walk_source(folder, leave_out=home)
+    return _take(walk_source(folder, leave_out=home), home)
+
+
+def take_file_snapshot(named: Mapping[str, Path], home: Path) -> Snapshot:
+    """A tree of files and folders that lie anywhere, by the names they get in it."""
+    files: dict[str, SourceFile] = {}
+    notes: tuple[str, ...] = ()
+    for name, place in named.items():
+        if not place.is_dir():
+            files[name] = lone_file(place, name)
+            continue
+        tree = walk_source(place, leave_out=home)
+        notes += tree.notes
+        for file in tree.files:
+            path = f"{name}/{file.path}"
+            files[path] = msgspec.structs.replace(file, path=path)
+    root = "\n".join(str(place) for place in named.values())
+    whole = SourceTree(root=root, files=tuple(files[path] for path in sorted(files)), notes=notes)
+    return _take(whole, home)
+
+
+def _take(tree: SourceTree, home: Path) -> Snapshot:
     any_count = load_settings().snapshot_any_count
     check_limits(
         tree,
@@ -61,7 +88,7 @@ def take_snapshot(folder: Path, home: Path) -> Snapshot:
         FileEntry(file.path, found[file.path], file.size, file.mode) for file in tree.files
     )
     for note in tree.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     return Snapshot(
         id=manifest_digest(manifest),
         manifest=manifest,

@@ -124,16 +124,30 @@ class _Walk:
         if not stat.S_ISREG(info.st_mode):
             self.notes.append(f"'{path}' is not an ordinary file and was left out.")
             return
-        self.files.append(
-            SourceFile(
-                path=path,
-                file=real,
-                size=info.st_size,
-                mtime_ns=info.st_mtime_ns,
-                inode=info.st_ino,
-                mode=0o755 if info.st_mode & 0o111 else 0o644,
-            )
-        )
+        self.files.append(_source_file(real, path, info))
+
+
+def lone_file(place: Path, path: str) -> SourceFile:
+    """One file to take along as `path`; an error if it cannot be."""
+    real = os.path.realpath(place)
+    try:
+        info = os.stat(real)
+    except OSError as error:
+        raise unreadable(str(place), error) from None
+    if not stat.S_ISREG(info.st_mode):
+        raise SnapshotException(error_text(f"'{place}' is not an ordinary file."))
+    return _source_file(real, path, info)
+
+
+def _source_file(real: str, path: str, info: os.stat_result) -> SourceFile:
+    return SourceFile(
+        path=path,
+        file=real,
+        size=info.st_size,
+        mtime_ns=info.st_mtime_ns,
+        inode=info.st_ino,
+        mode=0o755 if info.st_mode & 0o111 else 0o644,
+    )
 
 
 def check_limits(tree: SourceTree, max_bytes: int, max_files: int | None) -> None:

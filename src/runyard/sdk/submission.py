@@ -16,6 +16,8 @@ from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Conflict, RunyardError
 from runyard.domain.runs import LOCAL, RunRecord, RunSpec, ScriptSpec, Submission
 from runyard.sdk.blob_upload import post_with_contents, upload_missing
+from runyard.sdk.distributed import at_least
+from runyard.sdk.estimators import MMLBaseEstimator, script_run_of
 from runyard.sdk.exceptions import as_v1, user_error
 from runyard.sdk.git_facts import read_git
 from runyard.sdk.run_configuration import RunConfiguration, plan_launcher
@@ -50,7 +52,7 @@ def submit(experiment: "Experiment", config: object, labels: Labels) -> "Run":
     for kind in type(config).__mro__:
         if kind in SUBMITTERS:
             return SUBMITTERS[kind](experiment, config, labels)
-    known = ", ".join(kind.__name__ for kind in SUBMITTERS)
+    known = ", ".join(kind.__name__.removeprefix("MMLBase") for kind in SUBMITTERS)
     raise user_error(
         f"A {type(config).__name__} cannot be submitted.",
         why=f"This release takes: {known}.",
@@ -104,6 +106,12 @@ def submit_script(experiment: "Experiment", config: object, labels: Labels) -> "
     return run_of(experiment, post_run(session, spec, snapshot, chosen=bool(labels.run_id)))
 
 
+def submit_estimator(experiment: "Experiment", config: object, labels: Labels) -> "Run":
+    """Start the script run that an estimator describes."""
+    assert isinstance(config, MMLBaseEstimator)
+    return submit_script(experiment, script_run_of(config), labels)
+
+
 def target_type(target: str) -> str:
     """v1's word for the kind of a target."""
     return LOCAL if target == LOCAL else "amlcompute"
@@ -127,6 +135,7 @@ def plan_script(
         launcher=plan_launcher(settings),
         target=settings.target,
         max_run_duration_seconds=settings.max_run_duration_seconds,
+        max_restarts=at_least("max_restarts", settings.max_restarts, 0),
         inputs=data.inputs,
         outputs=data.outputs,
     )
@@ -227,7 +236,10 @@ def user_name() -> str:
 
 
 # A configuration class and what submits it; a new kind of run is one line.
-SUBMITTERS: dict[type, Submitter] = {ScriptRunConfig: submit_script}
+SUBMITTERS: dict[type, Submitter] = {
+    ScriptRunConfig: submit_script,
+    MMLBaseEstimator: submit_estimator,
+}
 
 
 def folder_snapshot(session: Session, folder: Path) -> Snapshot:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from runyard.sdk.datastore import Datastore
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
+    from runyard.sdk.images import Image
+    from runyard.sdk.model import Model
     from runyard.sdk.run import Run
+    from runyard.sdk.webservice import Webservice
 
 # Attributes of v1's class that wait for a later release, and what they belong to.
 _NOT_YET = {
-    "models": "the model registry",
-    "webservices": "model deployment",
-    "images": "container images of models",
     "linked_services": "linked services",
     "private_endpoints": "private endpoints",
 }
@@ -292,6 +292,27 @@ class Workspace:
         from runyard.sdk.dataset import Dataset
 
         return Dataset.get_all(self)
+
+    @property
+    def models(self) -> "dict[str, Model]":
+        """The newest version of every model, by name."""
+        from runyard.sdk.model import Model
+
+        return {model.name: model for model in Model.list(self, latest=True)}
+
+    @property
+    def webservices(self) -> "dict[str, Webservice]":
+        """All services by name."""
+        from runyard.sdk.webservice import Webservice
+
+        return {service.name: service for service in Webservice.list(self)}
+
+    @property
+    def images(self) -> "dict[str, Image]":
+        """The newest image of every name that this process made."""
+        from runyard.sdk.images import Image
+
+        return {image.name: image for image in Image.list(self)}
 
     def get_default_datastore(self) -> "Datastore":
         """The datastore that is meant when none is named; at first 'workspaceblobstore'."""

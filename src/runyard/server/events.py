@@ -92,7 +92,7 @@ class Follower:
         data = self._read_chunk()
         if data:
             return News(b"".join([*frames, *self._text_frames(data)]), drained=False)
-        later = None if self._fixed else self._later_log()
+        later = None if self._fixed else self._later_log(is_over=over)
         if later is not None:
             frames += self._text_frames(b"", final=True)
             self._switch(later, 0 if self._name else self._first_offset)
@@ -113,9 +113,9 @@ class Follower:
         except NotFound:
             return b""  # it may appear yet
 
-    def _later_log(self) -> str | None:
+    def _later_log(self, *, is_over: bool) -> str | None:
         logs = self._platform.store.streams.logs(self._run_id)
-        chosen = log_to_follow(info.path for info in logs)
+        chosen = log_to_follow((info.path for info in logs), is_over=is_over)
         return chosen if chosen != self._name else None
 
     def _record_frames(self, version: int, record: msgspec.Struct) -> list[bytes]:

@@ -4,6 +4,7 @@ import msgspec
 
 from runyard.domain.logs import log_to_follow
 from runyard.domain.runs import RunRecord
+from runyard.domain.states import TERMINAL
 from runyard.server.events import Seen
 from runyard.stores.base import Streams
 
@@ -24,7 +25,8 @@ def read_tail(streams: Streams, run: RunRecord, wanted: str) -> LogTail:
     """The end of the log that is wanted, or of the one a person would follow."""
     sizes = {info.path: info.size for info in streams.logs(run.id)}
     names = sorted(sizes)
-    name = wanted if wanted in sizes else log_to_follow(names) or next(iter(names), "")
+    followed = log_to_follow(names, is_over=run.state in TERMINAL)
+    name = wanted if wanted in sizes else followed or next(iter(names), "")
     if not name:
         return LogTail(names=names, seen=Seen(run.version).render())
     start = max(0, sizes[name] - _TAIL_BYTES)

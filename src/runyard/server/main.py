@@ -19,6 +19,7 @@ import uvloop
 from runyard import __version__
 from runyard.conductor.changes import Changes
 from runyard.conductor.conductor import Conductor
+from runyard.conductor.serving import Serving
 from runyard.domain.errors import Conflict, RunyardError
 from runyard.domain.server import DATABASE_TAKEN, LOCK_TAKEN, ServerInfo
 from runyard.domain.states import ACTIVE, RunState
@@ -111,10 +112,12 @@ async def _work(
         builders=builders,
         machine=machine,
     )
+    serving = Serving(store, settings, secret, changes, conductor.wake, lambda: datetime.now(UTC))
     platform = Platform(
         store=store,
         settings=settings,
         conductor=conductor,
+        serving=serving,
         changes=changes,
         secret=secret,
         owner_token=token,
@@ -124,6 +127,7 @@ async def _work(
         builders=builders,
     )
     conductor.start()
+    serving.start()
     try:
         await serve(
             build_app(platform),
@@ -134,6 +138,7 @@ async def _work(
         )
     finally:
         await asyncio.to_thread(platform.close)
+        await asyncio.to_thread(serving.stop)
         await asyncio.to_thread(conductor.stop)
     log.info("the server at %s has stopped; jobs go on without it", info.url)
 

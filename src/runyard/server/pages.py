@@ -14,7 +14,9 @@ from runyard import __version__
 from runyard.domain.errors import ErrorBody
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import MetricKind, Series
-from runyard.domain.runs import RunRecord, all_warnings
+from runyard.domain.models import ModelLineage, ModelPage, ModelRecord
+from runyard.domain.runs import RunRecord, all_warnings, attempt_words, error_place
+from runyard.domain.services import ServiceState
 from runyard.domain.states import TERMINAL, RunState
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.server.images import SUFFIXES
@@ -30,6 +32,7 @@ _LONGEST_CELL = 80
 _LONGEST_NAME = 120
 _IMAGES = 24
 _SNAPSHOT_FILES = 500
+_MODEL_FILES = 1000
 
 _TONES = {
     RunState.COMPLETED: "good",
@@ -39,6 +42,13 @@ _TONES = {
     RunState.RUNNING: "busy",
     RunState.FINALIZING: "busy",
     RunState.STARTING: "busy",
+}
+
+_SERVICE_TONES = {
+    ServiceState.HEALTHY: "good",
+    ServiceState.FAILED: "bad",
+    ServiceState.UNHEALTHY: "bad",
+    ServiceState.TRANSITIONING: "busy",
 }
 
 
@@ -78,6 +88,7 @@ def _environment() -> "Environment":
     environment.globals.update(version=__version__, terminal=TERMINAL)
     environment.filters.update(
         tone=lambda state: _TONES.get(state, "wait"),
+        service_tone=lambda state: _SERVICE_TONES[state],
         size=render_size,
         moment=render_moment,
         duration=render_duration,
@@ -85,13 +96,16 @@ def _environment() -> "Environment":
         path=lambda text: quote(text, safe="/"),
         shell=shlex.quote,
         warnings=all_warnings,
+        attempt=attempt_words,
+        place=lambda error: " · ".join([error.code, *error_place(error)]),
         cell=lambda value: render_value(value, _LONGEST_CELL),
         name=lambda text: render_value(text, _LONGEST_NAME),
     )
     return environment
 
 
-def _render(template: str, **values: object) -> str:
+def render(template: str, **values: object) -> str:
+    """A template with values, all of them escaped."""
     # A script may have written half characters into a name; a page cannot carry them.
     html = _environment().get_template(template).render(**values)
     return html.encode(errors="replace").decode()
@@ -107,7 +121,7 @@ def runs_page(
     """The list of runs."""
     chosen = {"workspace": workspace, "experiment": experiment}
     query = {key: value for key, value in chosen.items() if value}
-    return _render(
+    return render(
         "runs.html",
         runs=runs,
         workspaces=sorted(one.name for one in workspaces),
@@ -118,15 +132,37 @@ def runs_page(
     )
 
 
+def models_page(
+    page: ModelPage, workspaces: Sequence[WorkspaceRecord], workspace: str, name: str
+) -> str:
+    """The list of models: the latest of each, or all versions of one name."""
+    chosen = {"workspace": workspace, "name": name}
+    query = {key: value for key, value in chosen.items() if value}
+    return render(
+        "models.html",
+        models=page.models,
+        workspaces=sorted(one.name for one in workspaces),
+        workspace=workspace,
+        name=name,
+        older=f"/models?{urlencode({**query, 'after': page.next})}" if page.next else "",
+    )
+
+
+def model_page(model: ModelRecord, lineage: ModelLineage) -> str:
+    """One version of a model."""
+    return render("model.html", model=model, files=model.manifest[:_MODEL_FILES], lineage=lineage)
+
+
 def live_part(
     run: RunRecord,
     *,
     series: Sequence[Series],
     files: Sequence[FileInfo],
     children: Sequence[RunRecord],
+    models: Sequence[ModelRecord] = (),
 ) -> str:
-    """What of a run's page changes while it runs: metrics, files, children."""
-    return _render("live.html", **_plan_live(run, series, files, children))
+    """What of a run's page changes while it runs: metrics, files, children, models."""
+    return render("live.html", models=models, **_plan_live(run, series, files, children))
 
 
 def run_page(
@@ -136,11 +172,13 @@ def run_page(
     log: LogTail,
     files: Sequence[FileInfo],
     children: Sequence[RunRecord],
+    models: Sequence[ModelRecord] = (),
     snapshot: Sequence[FileEntry] = (),
 ) -> str:
     """One run."""
-    return _render(
+    return render(
         "run.html",
+        models=models,
         script=run.spec.script,
         snapshot=snapshot[:_SNAPSHOT_FILES],
         snapshot_count=len(snapshot),
@@ -192,12 +230,12 @@ def plan_images(series: Sequence[Series], files: Sequence[FileInfo]) -> list[Ima
 
 def refusal_page(status: int, error: ErrorBody) -> str:
     """Why there is no page."""
-    return _render("refusal.html", status=status, error=error)
+    return render("refusal.html", status=status, error=error)
 
 
 def onward_page(target: str) -> str:
     """A page that only leads on to another one of ours."""
-    return _render("onward.html", target=target)
+    return render("onward.html", target=target)
 
 
 def plan_metric(series: Series) -> MetricRow:

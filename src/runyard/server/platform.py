@@ -11,6 +11,7 @@ from runyard.data.opening import Datastores
 from runyard.domain.compute import Machine
 from runyard.domain.runs import RunRecord, redact_run
 from runyard.domain.server import ServerInfo
+from runyard.engines.base import Capabilities
 from runyard.environments.base import Builder
 from runyard.server.environment_builds import EnvironmentBuilds
 from runyard.server.lineage import Lineage
@@ -34,11 +35,22 @@ ASK_SECONDS = 5.0
 class Attendant(Protocol):
     """The part of the conductor that the server needs."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+
     def wake(self, run_id: str | None = None) -> None:
         """Look at that run now; None: at the compute targets."""
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """The runs with their place in line, where they wait in one."""
+
+
+class ServiceAttendant(Protocol):
+    """The part of what keeps services that the server needs."""
+
+    def wake(self) -> None:
+        """Look at the services now."""
 
 
 class Platform:
@@ -50,6 +62,7 @@ class Platform:
         store: Store,
         settings: Settings,
         conductor: Attendant,
+        serving: ServiceAttendant,
         changes: Changes,
         secret: bytes,
         owner_token: str,
@@ -67,6 +80,7 @@ class Platform:
         self.stop = stop
         self.lineage = Lineage(store.records)
         self.conductor = conductor
+        self.serving = serving
         self.machine = machine or Machine(cores=1)  # what nodes are made of
         self.builds = EnvironmentBuilds(builders)
         self.datastores = Datastores(store, secret=secret, home=settings.home)

@@ -20,8 +20,17 @@ from runyard.domain.environments import (
 )
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import Point, Series
+from runyard.domain.models import ModelDraft, ModelLineage, ModelPage, ModelPatch, ModelRecord
 from runyard.domain.runs import RunError, RunPage, RunPatch, RunRecord, Submission
 from runyard.domain.server import ServerInfo
+from runyard.domain.services import (
+    ServiceDraft,
+    ServiceKeys,
+    ServiceLogs,
+    ServicePatch,
+    ServiceRecord,
+    ServiceToken,
+)
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord, WorkspaceSpec
 from runyard.server import (
     about,
@@ -32,8 +41,11 @@ from runyard.server import (
     files,
     images,
     metrics,
+    models,
     openapi,
     runs,
+    service_pages,
+    services,
     streams,
     web,
     workspaces,
@@ -54,6 +66,8 @@ _DATASETS = f"{_WORKSPACE}/datasets"
 _ENVIRONMENT = f"{_WORKSPACE}/environments/{{environment}}"
 _BUILT = f"{_API}/environments"
 _COMPUTE = f"{_WORKSPACE}/computes/{{compute}}"
+_SERVICE = f"{_WORKSPACE}/services/{{service}}"
+_MODEL = f"{_API}/models/{{model}}"
 
 P = Permission
 
@@ -310,6 +324,77 @@ COMPUTE_ROUTES = (
     Route(verb="DELETE", path=_COMPUTE, permission=P.WRITE, handler=compute.delete_compute),
 )
 
+MODEL_ROUTES = (
+    _post(f"{_API}/models", P.JOB, models.register_model, ModelDraft, ModelRecord),
+    Route(
+        verb="GET",
+        path=f"{_API}/models",
+        permission=P.READ,
+        handler=models.list_models,
+        query=models.ModelsQuery,
+        answer=ModelPage,
+    ),
+    _get(_MODEL, P.READ, models.get_model, ModelRecord),
+    Route(
+        verb="PATCH",
+        path=_MODEL,
+        permission=P.JOB,
+        handler=models.patch_model,
+        body=ModelPatch,
+        answer=ModelRecord,
+    ),
+    Route(verb="DELETE", path=_MODEL, permission=P.WRITE, handler=models.delete_model),
+    _get(f"{_MODEL}/lineage", P.READ, models.get_model_lineage, ModelLineage),
+    _get(f"{_MODEL}/files/{{path...}}", P.READ, models.get_model_file, bytes),
+)
+
+SERVICE_ROUTES = (
+    _get(f"{_WORKSPACE}/services", P.READ, services.list_services, list[ServiceRecord]),
+    Route(
+        verb="PUT",
+        path=_SERVICE,
+        permission=P.WRITE,
+        handler=services.put_service,
+        body=ServiceDraft,
+        answer=ServiceRecord,
+    ),
+    Route(
+        verb="GET",
+        path=_SERVICE,
+        permission=P.READ,
+        handler=services.get_service,
+        query=services.ServiceQuery,
+        answer=ServiceRecord,
+    ),
+    Route(
+        verb="PATCH",
+        path=_SERVICE,
+        permission=P.WRITE,
+        handler=services.patch_service,
+        body=ServicePatch,
+        answer=ServiceRecord,
+    ),
+    Route(
+        verb="DELETE",
+        path=_SERVICE,
+        permission=P.WRITE,
+        handler=services.delete_service,
+        answer=ServiceRecord,
+    ),
+    _post(f"{_SERVICE}/restart", P.WRITE, services.restart_service, None, ServiceRecord),
+    Route(
+        verb="GET",
+        path=f"{_SERVICE}/logs",
+        permission=P.READ,
+        handler=services.get_logs,
+        query=services.LogsQuery,
+        answer=ServiceLogs,
+    ),
+    _get(f"{_SERVICE}/keys", P.WRITE, services.get_keys, ServiceKeys),
+    _post(f"{_SERVICE}/keys/{{which}}", P.WRITE, services.set_key, services.KeyChoice, ServiceKeys),
+    _post(f"{_SERVICE}/token", P.WRITE, services.make_token, None, ServiceToken),
+)
+
 PAGE_ROUTES = (
     Route(
         verb="GET",
@@ -337,6 +422,42 @@ PAGE_ROUTES = (
         query=images.ImageQuery,
         answer=bytes,
     ),
+    Route(
+        verb="GET",
+        path="/models",
+        permission=P.PAGE,
+        handler=web.models_page,
+        query=web.ModelsPageQuery,
+        answer=bytes,
+        media="text/html",
+    ),
+    Route(
+        verb="GET",
+        path="/models/{model}",
+        permission=P.PAGE,
+        handler=web.model_page,
+        query=web.ModelPageQuery,
+        answer=bytes,
+        media="text/html",
+    ),
+    Route(
+        verb="GET",
+        path="/services",
+        permission=P.PAGE,
+        handler=service_pages.services_page,
+        query=service_pages.ServicesPageQuery,
+        answer=bytes,
+        media="text/html",
+    ),
+    Route(
+        verb="GET",
+        path="/services/{workspace}/{service}",
+        permission=P.PAGE,
+        handler=service_pages.service_page,
+        query=service_pages.ServicePageQuery,
+        answer=bytes,
+        media="text/html",
+    ),
     _get("/static/{name}", P.PUBLIC, web.static_file, bytes),
 )
 
@@ -350,5 +471,7 @@ ROUTES = (
     *DATASET_ROUTES,
     *ENVIRONMENT_ROUTES,
     *COMPUTE_ROUTES,
+    *MODEL_ROUTES,
+    *SERVICE_ROUTES,
     *PAGE_ROUTES,
 )

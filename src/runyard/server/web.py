@@ -2,13 +2,17 @@
 
 from functools import lru_cache
 from importlib import resources
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
+from runyard.conductor import models
+from runyard.conductor.models import ModelSearch
 from runyard.domain.errors import ErrorBody, NotFound
 from runyard.domain.files import Manifest, decode_manifest
+from runyard.domain.models import ModelRecord
 from runyard.domain.runs import RunRecord
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.server import pages
@@ -51,12 +55,27 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str = ""
 
 
+class ModelsPageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which models to show; with a name, all its versions."""
+
+    workspace: str = ""
+    name: str = ""
+    after: str = ""
+    ticket: str = ""
+
+
+class ModelPageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A model needs no more than its address."""
+
+    ticket: str = ""
+
+
 def home_page(call: Call[None, HomeQuery]) -> Response:
     """The page that lists runs."""
     query, platform = call.query, call.platform
     if query.ticket:
         rest = {"workspace": query.workspace, "experiment": query.experiment}
-        return _take_ticket(call, query.ticket, {key: text for key, text in rest.items() if text})
+        return take_ticket(call, query.ticket, {key: text for key, text in rest.items() if text})
     where = Where(
         workspace=query.workspace or None, experiment=query.experiment or None, top_level=True
     )
@@ -74,7 +93,7 @@ def run_page(call: Call[None, PageQuery]) -> Response:
     """The page of a run."""
     query, platform = call.query, call.platform
     if query.ticket:
-        return _take_ticket(call, query.ticket, {"log": query.log} if query.log else {})
+        return take_ticket(call, query.ticket, {"log": query.log} if query.log else {})
     run, store = platform.load_run(call.params["run"]), platform.store
     found, _ = store.records.find(RunRecord, Where(parent=run.id), limit=_CHILDREN)
     series, files, children = (
@@ -82,8 +101,9 @@ def run_page(call: Call[None, PageQuery]) -> Response:
         files_of(store, run.id),
         platform.show(found),
     )
+    made = models.find(store, ModelSearch(run=run.id), limit=_CHILDREN).models
     if query.part == "live":
-        html = pages.live_part(run, series=series, files=files, children=children)
+        html = pages.live_part(run, series=series, files=files, children=children, models=made)
         return HTMLResponse(html, headers=PAGE_HEADERS)
     html = pages.run_page(
         run,
@@ -91,8 +111,34 @@ def run_page(call: Call[None, PageQuery]) -> Response:
         log=read_tail(store.streams, run, query.log),
         files=files,
         children=children,
+        models=made,
         snapshot=_snapshot_of(store, run),
     )
+    return HTMLResponse(html, headers=PAGE_HEADERS)
+
+
+def models_page(call: Call[None, ModelsPageQuery]) -> Response:
+    """The page that lists models: the latest of each name, or all versions of one."""
+    query, store = call.query, call.platform.store
+    chosen = {"workspace": query.workspace, "name": query.name}
+    if query.ticket:
+        return take_ticket(call, query.ticket, {key: text for key, text in chosen.items() if text})
+    wanted = ModelSearch(
+        workspace=query.workspace or None, name=query.name or None, latest=not query.name
+    )
+    page = models.find(store, wanted, limit=_PAGE_SIZE, after=query.after or None)
+    workspaces = list(find_all(store.records, WorkspaceRecord, Where()))
+    html = pages.models_page(page, workspaces, query.workspace, query.name)
+    return HTMLResponse(html, headers=PAGE_HEADERS)
+
+
+def model_page(call: Call[None, ModelPageQuery]) -> Response:
+    """The page of a model."""
+    if call.query.ticket:
+        return take_ticket(call, call.query.ticket, {})
+    store = call.platform.store
+    model = store.records.get(ModelRecord, call.params["model"])
+    html = pages.model_page(model, models.load_lineage(store, model))
     return HTMLResponse(html, headers=PAGE_HEADERS)
 
 
@@ -106,9 +152,7 @@ def _snapshot_of(store: Store, run: RunRecord) -> Manifest:
         return ()
 
 
-def _take_ticket(
-    call: Call[None, HomeQuery] | Call[None, PageQuery], ticket: str, rest: dict[str, str]
-) -> Response:
+def take_ticket(call: Call[None, Any], ticket: str, rest: dict[str, str]) -> Response:
     """Trade the ticket for a cookie and send the browser to the address without it."""
     target = call.scope["raw_path"].decode("ascii") + (f"?{urlencode(rest)}" if rest else "")
     site = call.header(b"sec-fetch-site") or "none"

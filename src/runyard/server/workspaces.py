@@ -5,6 +5,8 @@ import uuid
 from runyard.conductor import computes, runs
 from runyard.data import catalog
 from runyard.domain.errors import Conflict, NotFound
+from runyard.domain.models import ModelRecord
+from runyard.domain.services import ServiceRecord
 from runyard.domain.workspaces import (
     ExperimentRecord,
     WorkspaceRecord,
@@ -72,6 +74,20 @@ def delete_workspace(call: Call[None, NoQuery]) -> None:
             f"Workspace '{workspace.name}' is not empty.",
             why=f"It has the experiment '{experiments[0].name}'.",
             fix="Keep it; what was run in it would be lost.",
+        )
+    models, _ = store.records.find(ModelRecord, Where(workspace=workspace.name), limit=1)
+    if models:
+        raise Conflict(
+            f"Workspace '{workspace.name}' is not empty.",
+            why=f"It has the model '{models[0].name}'.",
+            fix="Delete its models first, or keep it.",
+        )
+    services, _ = store.records.find(ServiceRecord, Where(workspace=workspace.name), limit=1)
+    if services:
+        raise Conflict(
+            f"Workspace '{workspace.name}' is not empty.",
+            why=f"It has the service '{services[0].name}'.",
+            fix=f"Delete its services first: runyard service rm {services[0].name}",
         )
     catalog.clear_workspace(store, workspace)
     computes.clear_workspace(store, workspace)

@@ -19,7 +19,9 @@ from runyard.domain.data import DatasetRecord, DatastoreRecord
 from runyard.domain.environments import EnvironmentRecord
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import Point, Series
+from runyard.domain.models import ModelRecord
 from runyard.domain.runs import RunRecord
+from runyard.domain.services import ServiceRecord
 from runyard.domain.states import RunState
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord
 
@@ -32,6 +34,8 @@ R = TypeVar(
     DatasetRecord,
     EnvironmentRecord,
     ComputeRecord,
+    ModelRecord,
+    ServiceRecord,
 )
 Owner = type[RunRecord] | type[DatastoreRecord]  # what files are kept of
 

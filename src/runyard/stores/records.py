@@ -10,7 +10,9 @@ from runyard.domain.compute import ComputeRecord
 from runyard.domain.data import DatasetRecord, DatastoreRecord
 from runyard.domain.environments import EnvironmentRecord
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
+from runyard.domain.models import ModelRecord, search_keys
 from runyard.domain.runs import RunRecord
+from runyard.domain.services import ServiceRecord
 from runyard.domain.states import RunState
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord
 from runyard.stores.base import R, Where
@@ -26,6 +28,8 @@ Record = (
     | DatasetRecord
     | EnvironmentRecord
     | ComputeRecord
+    | ModelRecord
+    | ServiceRecord
 )
 
 RUN = "run"
@@ -37,6 +41,8 @@ KINDS: Mapping[type[Record], str] = {
     DatasetRecord: "dataset",
     EnvironmentRecord: "environment",
     ComputeRecord: "compute",
+    ModelRecord: "model",
+    ServiceRecord: "service",
 }
 
 _BY_ID = select(records.c.seq, records.c.version, records.c.body).where(
@@ -105,7 +111,7 @@ class SqlRecords:
 
 
 def insert_record(connection: Connection, record: R) -> R:
-    """Operation: keep a new record, with version 1 and, for a run, its number."""
+    """Operation: keep a new record, with version 1 and, for a run or a model, its number."""
     kind = type(record)
     if "\0" in record.id:
         raise Invalid(f"{record.id!r} is not a possible id.", why="It has a NUL character.")
@@ -116,6 +122,11 @@ def insert_record(connection: Connection, record: R) -> R:
     record = msgspec.structs.replace(record, version=1)
     if isinstance(record, RunRecord):
         number = _next_number(connection, record.spec.workspace, record.spec.experiment)
+        record = msgspec.structs.replace(record, number=number)
+    elif isinstance(record, ModelRecord):
+        # Counted like runs, so that a number is never given twice, not even after a removal. No
+        # experiment has a slash in its name.
+        number = _next_number(connection, record.workspace, f"models/{record.name}")
         record = msgspec.structs.replace(record, number=number)
     added = connection.execute(
         insert(records),
@@ -213,8 +224,15 @@ def _columns(record: Record) -> dict[str, object]:
             | DatasetRecord()
             | EnvironmentRecord()
             | ComputeRecord()
+            | ServiceRecord()
         ):
             columns = {"workspace": record.workspace, "name": record.name}
+        case ModelRecord():
+            columns = {
+                "workspace": record.workspace,
+                "name": record.name,
+                "parent": record.run,
+            }
         case WorkspaceRecord():
             columns = {"name": record.name}
     return {
@@ -227,7 +245,11 @@ def _columns(record: Record) -> dict[str, object]:
 
 def _update_labels(connection: Connection, seq: int, record: Record, *, present: set[int]) -> None:
     tags = {} if isinstance(record, DatastoreRecord) else record.tags
-    properties = record.properties if isinstance(record, RunRecord) else {}
+    properties: Mapping[str, str] = {}
+    if isinstance(record, RunRecord):
+        properties = record.properties
+    elif isinstance(record, ModelRecord):
+        properties = search_keys(record)
     wanted = labels_of(tags, properties)
     if gone := present - wanted:
         connection.execute(delete(labels).where(labels.c.record == seq, labels.c.label.in_(gone)))

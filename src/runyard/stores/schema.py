@@ -4,7 +4,8 @@
              ├─ series ── points       logged values
              ├─ streams ── segments    logs, and how far event files were applied
              └─ artifacts              paths beside digests
-    run_numbers                        the last number given out, per experiment
+    run_numbers                        the last number given out, per experiment; and per model,
+                                       as the experiment "models/NAME"
 
 All that hangs on a record goes away with it. Names and paths that users choose are kept as bytes
 (any character, any length) and found by a short key, because index rows are limited in size.

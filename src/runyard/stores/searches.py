@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import BinaryExpression, ColumnElement, Select, exists, func, select, union_all
 
+from runyard.domain.runs import RunKind
 from runyard.domain.states import RunState
 from runyard.stores.base import Where
 from runyard.stores.schema import labels, records, text_bytes
@@ -90,6 +91,9 @@ def _narrowed(
         conditions.append(records.c.parent.is_(None))
     if where.kind is not None:
         conditions.append(records.c.run_kind == where.kind)
+    elif kind == "run":
+        # The processes of services are found only by who asks for them.
+        conditions.append(records.c.run_kind != RunKind.SERVICE.value)
     if len(states) == 1 and place:
         conditions.append(records.c.state == next(iter(states)))
     elif states:

@@ -30,15 +30,41 @@ def job_group(server: FakeServer, code: str, key: str = "job", **changes: object
     return NodeGroup(key=key, plan=json.dumps(plan).encode())
 
 
+def gang_group(
+    engine: Engine,
+    server: FakeServer,
+    code: str,
+    *,
+    nodes: int = 2,
+    per_node: int = 1,
+    **changes: object,
+) -> NodeGroup:
+    """A group of several nodes whose ranks run `code`, planned for that engine."""
+    can = engine.capabilities
+    told: dict[str, object] = {
+        "nodes": nodes,
+        "launcher": {"kind": "pytorch", "nodes": nodes, "processes_per_node": per_node},
+        "one_machine": can.one_machine,
+        "board": "folder" if can.shared_folder else "server",
+    }
+    group = job_group(server, code, "job", **{**told, **changes})
+    return NodeGroup(key=group.key, nodes=nodes, plan=group.plan)
+
+
 def ended(engine: Engine, job: JobId, timeout: float = 30.0) -> JobStatus:
     """The job's status once its agents have ended."""
     wait_until(lambda: engine.poll([job])[job].phase is JobPhase.EXITED, timeout)
     return engine.poll([job])[job]
 
 
-def says(server: FakeServer, text: str) -> None:
+def says(server: FakeServer, text: str, log: str = DRIVER_LOG) -> None:
     """Wait until the script has printed `text`."""
-    wait_until(lambda: text in server.log(DRIVER_LOG))
+    wait_until(lambda: text in server.log(log))
+
+
+def log_of(rank: object) -> str:
+    """The log of a rank of several; of a task "ps_0" where the launcher names them."""
+    return f"azureml-logs/70_driver_log_{rank}.txt"
 
 
 def lives(pid: int) -> bool:
@@ -46,16 +72,16 @@ def lives(pid: int) -> bool:
     return bool(processes.is_alive(pid, processes.start_time(pid)))
 
 
-def printed_pids(server: FakeServer) -> list[int]:
+def printed_pids(server: FakeServer, log: str = DRIVER_LOG) -> list[int]:
     """The numbers that the script printed in a line `pids …`."""
-    says(server, "pids ")
-    line = next(one for one in server.log(DRIVER_LOG).splitlines() if one.startswith("pids "))
+    wait_until(lambda: "pids " in server.log(log) and server.log(log).endswith("\n"))
+    line = next(one for one in server.log(log).splitlines() if one.startswith("pids "))
     return [int(word) for word in line.split()[1:]]
 
 
-def agent_pid(folder: Path) -> int:
-    """The process that is the agent of the job in that folder."""
-    return int(json.loads((folder / "agent-0" / "pid").read_text())["pid"])
+def agent_pid(folder: Path, node: int = 0) -> int:
+    """The process that is the agent of that node of the job in that folder."""
+    return int(json.loads((folder / f"agent-{node}" / "pid").read_text())["pid"])
 
 
 class EngineSuite:
@@ -193,3 +219,151 @@ class EngineSuite:
         engine.forget(job)
         assert engine.poll([job])[job].phase is JobPhase.GONE
         assert list(engine.jobs()) == []
+
+    # ---- several nodes -----------------------------------------------------------------------
+
+    def test_the_nodes_of_a_group_find_each_other(self, engine: Engine, server: FakeServer) -> None:
+        code = """
+import os, socket
+rank, place = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    with socket.socket() as listener:
+        listener.bind(place)
+        listener.listen()
+        peer, _ = listener.accept()
+        with peer:
+            print("heard", peer.recv(20).decode())
+else:
+    while True:
+        with socket.socket() as speaker:
+            if speaker.connect_ex(place) == 0:
+                speaker.sendall(b"rank %d" % rank)
+                break
+print("node", os.environ["NODE_RANK"], "of", os.environ["WORLD_SIZE"])
+"""
+        job = engine.start(gang_group(engine, server, code))
+        assert ended(engine, job).exit_code == 0
+        assert server.log(log_of(0)) == "heard rank 1\nnode 0 of 2\n"
+        assert server.log(log_of(1)) == "node 1 of 2\n"
+        assert server.report("finished")["ranks"] == [
+            {"rank": 0, "exit_code": 0},
+            {"rank": 1, "exit_code": 0},
+        ]
+
+    def test_what_the_ranks_of_all_nodes_leave_is_kept_once(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        code = (
+            "import os\n"
+            "rank = os.environ['RANK']\n"
+            "print('I am', rank)\n"
+            "open('outputs/' + rank, 'w').write(rank)\n"
+            "events = os.path.join(os.environ['RUNYARD_JOB_DIR'], 'events', rank + '.jsonl')\n"
+            "open(events, 'w').write('{}\\n')\n"
+        )
+        job = engine.start(gang_group(engine, server, code, per_node=2))
+        assert ended(engine, job).exit_code == 0
+        assert [server.log(log_of(rank)) for rank in range(4)] == [
+            f"I am {rank}\n" for rank in range(4)
+        ]
+        assert [server.file(f"outputs/{rank}") for rank in range(4)] == [b"0", b"1", b"2", b"3"]
+        assert [server.stream("events", f"{rank}.jsonl") for rank in range(4)] == [b"{}\n"] * 4
+        assert server.phases() == ["started", "ended", "finished"]
+
+    def test_a_rank_that_fails_ends_those_of_other_nodes_and_is_named(
+        self, engine: Engine, server: FakeServer, tmp_path: Path
+    ) -> None:
+        gate = tmp_path / "gate"
+        code = (
+            "import os, signal, time\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # hangs in a collective, say
+            "print('pids', os.getpid(), flush=True)\n"
+            f"while not os.path.exists({str(gate)!r}) or os.environ['RANK'] != '1':\n"
+            "    time.sleep(0.02)\n"
+            "raise ValueError('bad luck')\n"
+        )
+        job = engine.start(gang_group(engine, server, code, nodes=3, grace_seconds=0.5))
+        pids = [pid for rank in range(3) for pid in printed_pids(server, log_of(rank))]
+        gate.touch()
+        assert ended(engine, job).exit_code == 1
+        error = server.report("finished")["error"]
+        assert isinstance(error, dict)
+        assert error["rank"] == 1
+        assert error["message"] == "Rank 1 (node 1): ValueError: bad luck"
+        assert not any(lives(pid) for pid in pids)
+
+    @pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+    def test_a_killed_agent_of_a_group_is_replaced_and_all_go_on(
+        self, engine: Engine, server: FakeServer, tmp_path: Path, node: int
+    ) -> None:
+        gate = tmp_path / "gate"
+        code = (
+            "import os, time\n"
+            "print('folder', os.environ['RUNYARD_JOB_DIR'], flush=True)\n"
+            f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+            "print('done')\n"
+        )
+        group = gang_group(engine, server, code)
+        job = engine.start(group)
+        says(server, "\n", log_of(0))
+        says(server, "\n", log_of(1))
+        folder = Path(server.log(log_of(node)).split()[1])
+        other = agent_pid(folder, 1 - node)
+        os.kill(agent_pid(folder, node), signal.SIGKILL)
+        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
+        assert engine.start(group) == job
+        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.ACTIVE)
+        assert agent_pid(folder, 1 - node) == other
+        gate.touch()
+        assert ended(engine, job).exit_code == 0
+        for rank in range(2):
+            assert server.log(log_of(rank)).splitlines()[1:] == ["done"]
+        assert server.report("finished")["ranks"] == [
+            {"rank": 0, "exit_code": 0},
+            {"rank": 1, "exit_code": 0},
+        ]
+
+    def test_stop_ends_all_nodes(self, engine: Engine, server: FakeServer) -> None:
+        code = (
+            "import os\n"
+            "print('pids', os.getpid(), flush=True)\n"
+            "open('outputs/' + os.environ['RANK'], 'w').write('x')\n"
+        )
+        job = engine.start(gang_group(engine, server, code + FOREVER))
+        pids = [pid for rank in range(2) for pid in printed_pids(server, log_of(rank))]
+        says(server, "running", log_of(0))
+        says(server, "running", log_of(1))
+        engine.stop(job)
+        engine.stop(job)
+        ended(engine, job)
+        assert server.report("finished")["stopped"] is True
+        assert server.report("finished").get("error") is None
+        assert not any(lives(pid) for pid in pids)
+        assert sorted(server.files) == ["outputs/0", "outputs/1"]
+
+    def test_a_stop_right_after_the_start_stops_all_nodes(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        job = engine.start(gang_group(engine, server, FOREVER))
+        engine.stop(job)
+        ended(engine, job)
+        assert server.report("finished")["stopped"] is True
+
+    def test_starting_a_group_twice_starts_it_once(
+        self, engine: Engine, server: FakeServer
+    ) -> None:
+        group = gang_group(engine, server, "print('once')")
+        job = engine.start(group)
+        assert engine.start(group) == job
+        ended(engine, job)
+        assert engine.start(group) == job
+        assert engine.poll([job])[job].phase is JobPhase.EXITED
+        assert [server.log(log_of(rank)) for rank in range(2)] == ["once\n"] * 2
+
+    def test_kill_leaves_no_process_of_any_node(self, engine: Engine, server: FakeServer) -> None:
+        code = "import os; print('pids', os.getpid(), os.getppid(), flush=True)\n"
+        job = engine.start(gang_group(engine, server, code + FOREVER))
+        pids = [pid for rank in range(2) for pid in printed_pids(server, log_of(rank))]
+        engine.kill(job)
+        assert not any(lives(pid) for pid in pids)
+        assert engine.poll([job])[job].phase is JobPhase.GONE

@@ -27,6 +27,7 @@ from runyard_runtime import wire
 RUN_ID = "fake run/1"  # a name that must be quoted wherever it goes
 TOKEN = "the token of the run"
 AGENT_TOKEN = "the token of its agent"
+_RUN_FILES = re.compile(r"/api/v1/runs/[^/]+/files(?:/(.+))?")
 _STREAM = re.compile(r"/api/v1/runs/([^/]+)/streams/(log|events)/(.+)")
 
 
@@ -243,6 +244,8 @@ class _Handler(BaseHTTPRequestHandler):
             name = unquote(path.rsplit("/", 1)[1])
             known = state.inputs.get(name)
             return (200, known) if known else (404, {"what": f"no input {name}"})
+        if self.command == "GET" and (found := _RUN_FILES.fullmatch(path)):
+            return _run_file(state, unquote(found[1] or ""), parse_qs(query))
         if path.endswith("/files"):
             kept = state.stored if "/datastores/" in path else state.files
             if self.command == "GET":
@@ -273,6 +276,22 @@ def _stream(
         return 409, {"what": "a gap"}
     stream.extend(data[len(stream) - offset :])
     return 200, {"end": len(stream)}
+
+
+def _run_file(state: FakeServer, name: str, query: Mapping[str, list[str]]) -> tuple[int, object]:
+    """The list of the run's files, or the content of one."""
+    logs = {path: bytes(data) for (kind, path), data in state.streams.items() if kind == "log"}
+    if name:
+        if name in state.files:
+            return _blob(state, state.files[name][0], None)
+        return (200, logs[name]) if name in logs else (404, {"what": f"no file {name}"})
+    prefix = query.get("prefix", [""])[0]
+    rows = [{"path": path, "size": len(data), "digest": None} for path, data in logs.items()]
+    rows += [
+        {"path": path, "size": size, "digest": digest}
+        for path, (digest, size, _) in state.files.items()
+    ]
+    return 200, [row for row in rows if str(row["path"]).startswith(prefix)]
 
 
 def _blob(state: FakeServer, digest: str, data: bytes | None) -> tuple[int, object]:

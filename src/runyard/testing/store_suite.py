@@ -6,6 +6,7 @@ class TestMyStore(StoreSuite):
         ...  # a function that opens the same, at first empty store, each time it is called
 """
 
+import hashlib
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from runyard.domain.data import (
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
 from runyard.domain.files import FileEntry
 from runyard.domain.metrics import MetricKind, Point
+from runyard.domain.models import ModelDataset, ModelRecord
 from runyard.domain.runs import RunKind, RunRecord, RunSpec
 from runyard.domain.states import ACTIVE, RunState
 from runyard.domain.workspaces import ExperimentRecord, WorkspaceRecord
@@ -132,6 +134,51 @@ class StoreSuite:
         assert store.records.get(RunRecord, "run") == msgspec.structs.replace(
             run, version=1, number=1
         )
+
+    def test_models_are_numbered_by_name_and_found_by_what_they_come_from(
+        self, store: Store
+    ) -> None:
+        def keep(id: str, name: str = "m", workspace: str = "ws", **more: object) -> ModelRecord:
+            files = (FileEntry("model.pkl", "0" * 64, 3),)
+            model = ModelRecord(
+                id=id, workspace=workspace, name=name, manifest=files, size=3, created=NOW
+            )
+            return store.records.insert(msgspec.structs.replace(model, **more))
+
+        def found(**where: object) -> list[str]:
+            page, _ = store.records.find(ModelRecord, msgspec.convert(where, Where))
+            return [model.id for model in page]
+
+        use = ModelDataset(purpose="Größe", dataset="d1")
+        first = keep("a", run="r1", framework="Onnx", tags={"stage": None})
+        second = keep("b", run="r2", datasets=(use,), properties={"p": "1"})
+        assert [first.number, second.number] == [1, 2]
+        assert keep("c", name="n").number == keep("d", workspace="elsewhere").number == 1
+        assert found(workspace="ws", name="m") == ["b", "a"]
+        assert found(parent="r1") == found(tags={"stage": None}) == ["a"]
+        assert found(properties={"runyard.framework": "Onnx"}) == ["a"]
+        assert found(properties={"runyard.dataset.d1": None, "p": "1"}) == ["b"]
+        # The number of one that is gone is not given again: somebody may have written it down.
+        store.records.delete(second)
+        assert keep("e").number == 3
+        # And runs are counted for themselves.
+        assert store.records.insert(new_run(experiment="m")).number == 1
+
+    def test_a_models_contents_outlive_the_run_that_made_them(self, store: Store) -> None:
+        data = b"weights"
+        digest = hashlib.sha256(data).hexdigest()
+        store.blobs.put(digest, [data])
+        run = store.records.insert(new_run())
+        entry = FileEntry("outputs/model.pkl", digest, len(data))
+        store.artifacts.put(run.id, [entry])
+        model = ModelRecord(
+            id="m", workspace="ws", name="m", manifest=(entry,), size=7, created=NOW, run=run.id
+        )
+        store.records.insert(model)
+        store.records.delete(run)
+        kept = store.records.get(ModelRecord, "m")
+        assert (kept.run, kept.manifest) == (run.id, (entry,))
+        assert b"".join(store.blobs.open(kept.manifest[0].digest)) == data
 
     def test_datastores_and_datasets_are_found_as_everything_is(self, store: Store) -> None:
         remote = DatastoreKind.REMOTE

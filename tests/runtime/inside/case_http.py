@@ -156,7 +156,6 @@ class ReadTest(JobTest):
     def test_what_a_job_does_not_have_says_what_to_do(self):
         calls = [
             lambda: self.run_.get_secret("x"),
-            lambda: self.run_.register_model("m", model_path="outputs"),
             lambda: self.run_.wait_for_completion(show_output=True),
             lambda: self.run_.experiment.submit(None),
         ]

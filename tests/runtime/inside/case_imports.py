@@ -65,9 +65,9 @@ class ImportTest(unittest.TestCase):
             importlib.import_module("azureml._common.exceptions")
 
     def test_an_attribute_that_is_not_there_is_an_attribute_error(self):
-        self.assertFalse(hasattr(azureml.core, "Model"))
-        with self.assertRaisesRegex(AttributeError, "A job has no azureml.core.Model"):
-            azureml.core.Model
+        self.assertFalse(hasattr(azureml.core, "Webservice"))
+        with self.assertRaisesRegex(AttributeError, "A job has no azureml.core.Webservice"):
+            azureml.core.Webservice
         with self.assertRaisesRegex(AttributeError, "Did you mean 'Workspace'"):
             azureml.core.Workspaces
 
@@ -90,15 +90,17 @@ class ImportTest(unittest.TestCase):
 
     def test_users_parts_of_azureml_stay_importable_and_clients_do_not_mix_in(self):
         with tempfile.TemporaryDirectory() as folder:
-            write(folder, "theirs/azureml/contrib/__init__.py", "VALUE = 1")
+            write(folder, "theirs/azureml/contrib/__init__.py", "")
+            write(folder, "theirs/azureml/contrib/notebook.py", "VALUE = 1")
             write(folder, "theirs/azureml/core/__init__.py", "VALUE = 'never seen'")
             write(folder, "theirs/azureml/widgets.py", "VALUE = 2")
             write(folder, "client/azureml/__init__.py", "")
             write(folder, "client/azureml/core/__init__.py", "from runyard import Run")
             write(folder, "client/azureml/train.py", "")
             code = (
-                "import azureml.contrib, azureml.core, azureml.widgets\n"
-                "assert (azureml.contrib.VALUE, azureml.widgets.VALUE) == (1, 2)\n"
+                "import azureml.contrib.notebook, azureml.core, azureml.widgets\n"
+                "assert (azureml.contrib.notebook.VALUE, azureml.widgets.VALUE) == (1, 2)\n"
+                "import azureml.contrib.services.aml_request\n"
                 "azureml.core.Run.get_context\n"
                 "try:\n    import azureml.train\n"
                 "except ImportError as error:\n    assert 'A job has no' in str(error)\n"

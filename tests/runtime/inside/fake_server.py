@@ -39,6 +39,7 @@ class Server(socketserver.ThreadingMixIn, HTTPServer):
         self.files = {RUN: {}}
         self.blobs = {}
         self.points = {}
+        self.models = []  # oldest first
 
     def handle_error(self, request, client_address):
         pass  # a client that went away
@@ -113,6 +114,10 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         if parts[0] == "blobs":
             return self.route_blobs(parts, body)
+        if parts[0] == "models":
+            return self.route_models(parts, query, json.loads(body) if body else None)
+        if parts == ["workspaces", "ws", "datasets"]:
+            return dict(json.loads(body), id="dataset-1")
         if parts == ["workspaces", "ws"]:
             return {"id": "1", "name": "ws", "location": "local", "created": "2026-01-01T00:00:00Z"}
         if parts == ["workspaces", "ws", "experiments"]:
@@ -126,12 +131,59 @@ class Handler(BaseHTTPRequestHandler):
 
     def route_blobs(self, parts, body):
         blobs = self.server.blobs
+        if self.command == "GET":
+            return blobs[parts[1]]
         if parts[1] == "missing":
             return [digest for digest in json.loads(body) if digest not in blobs]
         if hashlib.sha256(body).hexdigest() != parts[1]:
             raise Problem(400, "invalid", "The content has another digest.")
         blobs[parts[1]] = body
         return {}
+
+    def route_models(self, parts, query, data):
+        models = self.server.models
+        if self.command == "POST":
+            return self.new_model(data)
+        if self.command == "PATCH":
+            (model,) = [one for one in models if one["id"] == parts[1]]
+            model["tags"].update(data.get("set_tags", {}))
+            model["properties"].update(data.get("add_properties", {}))
+            return model
+        found = [
+            one for one in reversed(models) if query.get("name", [one["name"]])[0] == one["name"]
+        ]
+        for pair in query.get("tag", []):
+            key, given, value = pair.partition("=")
+            found = [one for one in found if key in one["tags"]]
+            found = [one for one in found if not given or one["tags"][key] == value]
+        if "number" in query:
+            found = [one for one in found if str(one["number"]) == query["number"][0]]
+        if "latest" in query:
+            newest = {one["name"]: one for one in reversed(found)}
+            found = [one for one in found if newest[one["name"]] is one]
+        start = int(query.get("after", ["0"])[0])
+        more = start + 2 < len(found)
+        return {"models": found[start : start + 2], "next": str(start + 2) if more else None}
+
+    def new_model(self, draft):
+        if " " in draft["name"]:
+            raise Problem(400, "invalid", "No spaces.")
+        for known in self.server.models:
+            if known["id"] == draft["id"]:
+                return known
+        rows = draft.get("manifest")
+        if rows is None:
+            kept = self.server.files.get(draft["run"], {})
+            path = draft["path"]
+            cut = path.rfind("/") + 1
+            names = [name for name in sorted(kept) if name == path or name.startswith(path + "/")]
+            rows = [[name[cut:], kept[name], len(self.server.blobs[kept[name]])] for name in names]
+            if not rows:
+                raise Problem(404, "no_model_files", "Nothing at '%s'." % path, "It has: x.")
+        number = 1 + sum(one["name"] == draft["name"] for one in self.server.models)
+        model = dict(draft, manifest=rows, number=number, created="2026-01-01T00:00:00Z")
+        self.server.models.append(model)
+        return model
 
     def new_run(self, submission):
         spec = submission["spec"]

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from runyard.sdk.datastore import Datastore
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
+    from runyard.sdk.images import Image
+    from runyard.sdk.model import Model
     from runyard.sdk.run import Run, ScriptRun
     from runyard.sdk.run_configuration import RunConfiguration
     from runyard.sdk.script_run_config import ScriptRunConfig
+    from runyard.sdk.webservice import Webservice
     from runyard.sdk.workspace import Workspace
 
 VERSION = __version__ = "1.61.0"  # the v1 release whose behaviour this follows
@@ -27,10 +30,13 @@ __all__ = [
     "Datastore",
     "Environment",
     "Experiment",
+    "Image",
+    "Model",
     "Run",
     "RunConfiguration",
     "ScriptRun",
     "ScriptRunConfig",
+    "Webservice",
     "Workspace",
     "__version__",
 ]
@@ -42,10 +48,13 @@ _NAMES = {
     "Datastore": "runyard.sdk.datastore",
     "Environment": "runyard.sdk.environment",
     "Experiment": "runyard.sdk.experiment",
+    "Image": "runyard.sdk.images",
+    "Model": "runyard.sdk.model",
     "Run": "runyard.sdk.run",
     "RunConfiguration": "runyard.sdk.run_configuration",
     "ScriptRun": "runyard.sdk.run",
     "ScriptRunConfig": "runyard.sdk.script_run_config",
+    "Webservice": "runyard.sdk.webservice",
     "Workspace": "runyard.sdk.workspace",
     # v1's package had loaded its modules: `azureml.core.run.Run` works without importing them.
     "authentication": "azureml.core.authentication",
@@ -57,10 +66,14 @@ _NAMES = {
     "datastore": "azureml.core.datastore",
     "environment": "azureml.core.environment",
     "experiment": "azureml.core.experiment",
+    "image": "azureml.core.image",
+    "model": "azureml.core.model",
+    "resource_configuration": "azureml.core.resource_configuration",
     "run": "azureml.core.run",
     "runconfig": "azureml.core.runconfig",
     "script_run": "azureml.core.script_run",
     "script_run_config": "azureml.core.script_run_config",
+    "webservice": "azureml.core.webservice",
     "workspace": "azureml.core.workspace",
 }
 

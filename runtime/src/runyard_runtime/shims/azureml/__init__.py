@@ -2,7 +2,7 @@
 
 from runyard_runtime import missing
 
-__all__ = ["core", "data", "exceptions", "telemetry"]
+__all__ = ["contrib", "core", "data", "exceptions", "telemetry"]
 
 # Further parts of azureml, out of the user's folder or environment, stay importable.
 __path__ = missing.namespace(__path__, __name__)

@@ -10,9 +10,22 @@ from runyard_runtime.workspace import Workspace
 VERSION = "1.61.0"  # the v1 release whose surface this is
 __version__ = VERSION
 
-__all__ = ["VERSION", "Dataset", "Datastore", "Experiment", "Run", "Workspace", "__version__"]
+__all__ = [
+    "VERSION",
+    "Dataset",
+    "Datastore",
+    "Experiment",
+    "Model",
+    "Run",
+    "Workspace",
+    "__version__",
+]
 
 missing.explains(
     __name__,
-    {"Dataset": "runyard_runtime.datasets", "Datastore": "runyard_runtime.datastores"},
+    {
+        "Dataset": "runyard_runtime.datasets",
+        "Datastore": "runyard_runtime.datastores",
+        "Model": "runyard_runtime.model",
+    },
 )

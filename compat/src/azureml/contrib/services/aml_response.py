@@ -1,0 +1,3 @@
+"""azureml.contrib.services.aml_response"""
+
+from runyard_runtime.scoring_requests import AMLResponse as AMLResponse

@@ -1,0 +1,6 @@
+"""azureml.core.webservice.webservice"""
+
+from runyard.sdk.deployment_configuration import WebserviceDeploymentConfiguration
+from runyard.sdk.webservice import Webservice
+
+__all__ = ["Webservice", "WebserviceDeploymentConfiguration"]

@@ -1,0 +1,384 @@
+"""Keeps services running: starts their processes, sees how they are, lets new revisions take over.
+
+A service's processes are runs of a kind of their own (`RunKind.SERVICE`), so the conductor builds
+their environment, starts and restarts their agents and keeps their logs as it does for any run.
+What is done here follows from what is seen, by `planning.services`; nothing is known that is not
+in the store, so a new server goes on where the last one stopped.
+"""
+
+import contextlib
+import hashlib
+import http.client
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from runyard.conductor import runs, services
+from runyard.conductor.changes import Changes
+from runyard.domain.environments import EnvironmentSpec
+from runyard.domain.errors import Conflict, NotFound, Stale
+from runyard.domain.files import FileEntry, Manifest, decode_manifest
+from runyard.domain.models import ModelRecord
+from runyard.domain.runs import LauncherSpec, RunKind, RunRecord, RunSpec, ScriptSpec
+from runyard.domain.services import Revision, ServiceRecord
+from runyard.domain.states import RunState
+from runyard.planning.services import FRONT, Seen, Step, plan_service
+from runyard.serving.access import hash_key
+from runyard.settings import Settings
+from runyard.stores.base import Store
+from runyard_runtime import job_folder, scoring_wire, wire
+
+log = logging.getLogger(__name__)
+
+MODELS_DIR = "azureml-models"
+SCORING_FILE = "runyard-scoring.json"
+_EXPERIMENT = "services"  # of the runs that stand for a service's processes; never listed
+_BUSY_LOOK, _QUIET_LOOK = 0.2, 2.0
+_ANSWER_SECONDS = 2.0  # for a process on this machine
+_LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
+_MEGABYTE = 2**20
+# Of the machine, not of the user's environment: the front end is the platform's own program.
+_FRONT_ENVIRONMENT = EnvironmentSpec(
+    name="runyard-front-end", user_managed=True, interpreter=sys.executable
+)
+
+
+class Serving:
+    """Drives every service of the store, in a thread of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        secret: bytes,
+        changes: Changes,
+        wake_run: Callable[[str], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._secret = secret
+        self._changes = changes
+        self._wake_run = wake_run
+        self._now = now
+        self._folder = settings.home / "services"
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._written: dict[str, bytes] = {}  # what the front end of a service was told last
+        self._thread = threading.Thread(target=self._work, name="services", daemon=True)
+
+    def start(self) -> None:
+        """Look after all services from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer. Services go on."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def wake(self) -> None:
+        """A service was made, changed or is to end. From any thread."""
+        self._woken.set()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.clear()
+            is_busy = False
+            for service in self._load():
+                is_busy |= self._attend(service)
+            self._woken.wait(_BUSY_LOOK if is_busy else _QUIET_LOOK)
+
+    def _load(self) -> list[ServiceRecord]:
+        try:
+            return services.list_services(self._store, None)
+        except Exception:  # the store cannot be read right now
+            log.exception("services cannot be looked after")
+            return []
+
+    def _attend(self, service: ServiceRecord) -> bool:
+        """Do what the service needs next; True if it should be looked at again soon."""
+        try:
+            step = self._plan(service)
+            self._carry_out(service, step)
+            waits = step.service.coming or step.service.leaving or step.service.deleting
+            return bool(waits or step.start or step.service.state != "Healthy")
+        except Stale:
+            return True  # somebody changed it; look again
+        except NotFound:
+            return False
+        except Exception:  # one service's trouble must not stop the others
+            log.exception("service %s cannot be looked after", service.name)
+            return False
+
+    # ---- see ---------------------------------------------------------------------------------
+
+    def _plan(self, service: ServiceRecord) -> Step:
+        control = services.open_secrets(service, self._secret)["control"]
+        status = self._ask_front(service, control)
+        seen: dict[str, Seen] = {}
+        if service.front is not None:
+            self._see(seen, service.front, is_ready=status is not None, answering=1)
+        told = _revisions(status)
+        for revision in _all_revisions(service):
+            if revision.run is None:
+                continue
+            if revision is service.coming:
+                up = sum(_says_hello(path) for path in self._sockets(service, revision))
+            else:
+                up = told.get(revision.number, {}).get("ready_workers", 0)
+            whole = up >= revision.spec.replicas
+            self._see(seen, revision.run, is_ready=whole, answering=up)
+        in_use = [number for number, facts in told.items() if facts.get("in_flight", 0)]
+        serving = service.serving.number if service.serving is not None else None
+        if serving is not None and told.get(serving, {}).get("ready_workers", 0) < 1:
+            in_use += [revision.number for revision in service.leaving]  # not taken over yet
+        return plan_service(service, seen, in_use, self._now())
+
+    def _see(self, seen: dict[str, Seen], run_id: str, *, is_ready: bool, answering: int) -> None:
+        try:
+            run = self._store.records.get(RunRecord, run_id)
+        except NotFound:
+            return
+        seen[run_id] = Seen(
+            state=run.state,
+            error=run.error,
+            waiting=run.waiting,
+            is_ready=is_ready and run.state is RunState.RUNNING,
+            is_answering=answering > 0,
+        )
+
+    def _ask_front(self, service: ServiceRecord, control: str) -> dict[str, object] | None:
+        """What the front end says of itself; None if it does not answer."""
+        if service.front is None:
+            return None
+        link = http.client.HTTPConnection(
+            near(self._settings.host), service.port, timeout=_ANSWER_SECONDS
+        )
+        try:
+            link.request("GET", "/_runyard/status", headers={"Authorization": f"Bearer {control}"})
+            answer = link.getresponse()
+            body = answer.read()
+            return json.loads(body) if answer.status == http.client.OK else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            link.close()
+
+    # ---- do ----------------------------------------------------------------------------------
+
+    def _carry_out(self, before: ServiceRecord, step: Step) -> None:
+        """Store what follows, then have its effects; doing it twice does no harm."""
+        service = step.service
+        if step.is_over:
+            self._remove(service)
+            return
+        for number in step.start:
+            service = self._with_run(service, number)
+        if service != before:
+            service = self._store.records.replace(service)
+            self._changes.notify(service.id)
+            if service.state != before.state:
+                log.info("service %s is %s", service.name, service.state)
+        self._tell_front(service)
+        for number in step.start:
+            run = self._front_run(service) if number == FRONT else self._worker_run(service, number)
+            with contextlib.suppress(Conflict):  # an earlier server came as far as this
+                self._store.records.insert(run)
+            self._wake_run(run.id)
+        for run_id in step.end:
+            runs.cancel(self._store, run_id, self._now())
+            self._wake_run(run_id)
+
+    def _with_run(self, service: ServiceRecord, number: int) -> ServiceRecord:
+        """The service with the name of the run that is about to be started for it."""
+        if number == FRONT:
+            name = f"service-{service.uid}-front-{service.version}"
+            return msgspec.structs.replace(service, front=name)
+        changed = {}
+        for field in ("serving", "coming"):
+            revision = getattr(service, field)
+            if revision is not None and revision.number == number:
+                starts = revision.starts + 1
+                run = f"service-{service.uid}-r{number}-{starts}"
+                changed[field] = msgspec.structs.replace(revision, run=run, starts=starts)
+        return msgspec.structs.replace(service, **changed)
+
+    def _tell_front(self, service: ServiceRecord) -> None:
+        """Have what the front end is to do in its folder."""
+        known = services.open_secrets(service, self._secret)
+        access = service.access
+        told = {
+            "name": service.name,
+            "host": self._settings.host,
+            "port": service.port,
+            "auth": access.auth,
+            "key_hashes": [hash_key(known["primary"]), hash_key(known["secondary"])],
+            "token_secret": known["tokens"],
+            "control_token": known["control"],
+            "revisions": [
+                {
+                    "revision": revision.number,
+                    "sockets": self._sockets(service, revision),
+                    "weight": 100,
+                    "models": self._names(revision),
+                }
+                for revision in (service.serving,)
+                if revision is not None
+            ],
+            "limits": {
+                "max_body_bytes": int(access.max_body_mb * _MEGABYTE),
+                "queue": access.queue,
+                "timeout_seconds": access.timeout_seconds,
+                "max_batch_delay_ms": access.batch_delay_ms,
+            },
+        }
+        data = json.dumps(told, sort_keys=True).encode()
+        if self._written.get(service.id) == data:
+            return
+        folder = self._folder / service.uid
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        job_folder.write_atomically(str(folder / "front.json"), data, mode=0o600)
+        self._written[service.id] = data
+
+    def _names(self, revision: Revision) -> list[dict[str, str]]:
+        found = (self._store.records.get(ModelRecord, id) for id in revision.spec.models)
+        return [{"name": model.name, "version": str(model.number)} for model in found]
+
+    def _sockets(self, service: ServiceRecord, revision: Revision) -> list[str]:
+        """Where the workers of a revision listen."""
+        folder = self._folder / service.uid
+        if len(os.fsencode(str(folder))) > _LONGEST_SOCKET_PATH - 20:
+            folder = Path(tempfile.gettempdir()) / f"runyard-{service.uid[:12]}"
+        numbers = range(revision.spec.replicas)
+        return [str(folder / f"r{revision.number}w{number}.sock") for number in numbers]
+
+    def _front_run(self, service: ServiceRecord) -> RunRecord:
+        empty: Manifest = ()
+        folder = str(self._folder / service.uid)
+        ready = f"${wire.JOB_DIR}/{wire.ready_file(f'${wire.RANK}')}"
+        script = ScriptSpec(
+            arguments=("-P", "-m", "runyard.serving.front", folder, ready),
+            snapshot=runs.store_manifest(self._store, empty),
+            environment=_FRONT_ENVIRONMENT,
+            launcher=LauncherSpec(kind="service"),
+        )
+        assert service.front is not None
+        return self._new_run(service, service.front, script)
+
+    def _worker_run(self, service: ServiceRecord, number: int) -> RunRecord:
+        found = (one for one in (service.serving, service.coming) if one is not None)
+        revision = next(one for one in found if one.number == number)
+        spec = revision.spec
+        assert spec.environment is not None  # chosen when the service was asked for
+        sockets = self._sockets(service, revision)
+        Path(sockets[0]).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        variables = {**spec.variables, "AML_APP_ROOT": "."}
+        if spec.cores is not None:
+            variables.setdefault("OMP_NUM_THREADS", str(max(1, int(spec.cores))))
+        script = ScriptSpec(
+            arguments=("-m", "runyard_runtime.scoring", SCORING_FILE, "$RUNYARD_RANK"),
+            snapshot=runs.store_manifest(self._store, self._tree(spec.snapshot, revision, sockets)),
+            environment=spec.environment,
+            variables=variables,
+            launcher=LauncherSpec(kind="service", processes_per_node=spec.replicas),
+        )
+        assert revision.run is not None
+        return self._new_run(service, revision.run, script)
+
+    def _new_run(self, service: ServiceRecord, run_id: str, script: ScriptSpec) -> RunRecord:
+        spec = RunSpec(
+            workspace=service.workspace,
+            experiment=_EXPERIMENT,
+            id=run_id,
+            kind=RunKind.SERVICE,
+            display_name=service.name,
+            script=script,
+        )
+        return runs.new_run(spec, self._now())
+
+    def _tree(self, snapshot: str | None, revision: Revision, sockets: Sequence[str]) -> Manifest:
+        """The files of a worker's folder: the user's code, the models, and what it is to do."""
+        entries: list[FileEntry] = []
+        if snapshot is not None:
+            source = decode_manifest(b"".join(self._store.blobs.open(snapshot)))
+            own = (f"{MODELS_DIR}/", SCORING_FILE)
+            entries += [entry for entry in source if not entry.path.startswith(own)]
+        models = [self._store.records.get(ModelRecord, id) for id in revision.spec.models]
+        for model in models:
+            base = f"{MODELS_DIR}/{model.name}/{model.number}"
+            entries += [
+                msgspec.structs.replace(entry, path=f"{base}/{entry.path}")
+                for entry in model.manifest
+            ]
+        told = {
+            "scorer": revision.spec.scorer,
+            "models_dir": MODELS_DIR,
+            "models": [
+                {
+                    "name": model.name,
+                    "version": str(model.number),
+                    "path": f"{MODELS_DIR}/{model.name}/{model.number}",
+                    "is_folder": model.is_folder,
+                }
+                for model in models
+            ],
+            "entry_script": revision.spec.entry_script,
+            "source_directory": ".",
+            "app_root": ".",
+            "sockets": list(sockets),
+        }
+        data = json.dumps(told, indent=2).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        self._store.blobs.put(digest, [data])
+        return (*entries, FileEntry(SCORING_FILE, digest, len(data)))
+
+    def _remove(self, service: ServiceRecord) -> None:
+        """Nothing of the service runs any more: forget it."""
+        shutil.rmtree(self._folder / service.uid, ignore_errors=True)
+        self._written.pop(service.id, None)
+        with contextlib.suppress(NotFound):
+            self._store.records.delete(service)
+        self._changes.notify(service.id)
+        log.info("service %s is gone", service.name)
+
+
+def _all_revisions(service: ServiceRecord) -> list[Revision]:
+    found = (service.serving, service.coming, *service.leaving)
+    return [revision for revision in found if revision is not None]
+
+
+def _revisions(status: Mapping[str, object] | None) -> dict[int, dict[str, int]]:
+    """{revision: facts} of what a front end says."""
+    told = (status or {}).get("revisions")
+    if not isinstance(told, dict):
+        return {}
+    return {int(number): facts for number, facts in told.items() if isinstance(facts, dict)}
+
+
+def _says_hello(path: str) -> bool:
+    """True if a worker listens there and has loaded its model."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(_ANSWER_SECONDS)
+        try:
+            link.connect(path)
+            with link.makefile("rb") as stream:
+                return bool(scoring_wire.read_hello(stream))
+        except (OSError, ValueError, scoring_wire.Broken):
+            return False
+
+
+def near(host: str) -> str:
+    """The address by which this machine reaches what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -1,0 +1,1 @@
+"""The front end of a service: HTTP on one side, workers with the model on the other."""

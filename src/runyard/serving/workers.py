@@ -1,0 +1,161 @@
+"""A front end's connection to one worker: found, kept, and found again when it breaks."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol, cast
+
+from runyard.serving.request import Request
+from runyard_runtime import scoring_wire
+
+log = logging.getLogger("runyard.serving")
+
+_FIRST_PAUSE = 0.01  # between attempts, in seconds; a worker is found soon after it is ready
+_LONGEST_PAUSE = 0.1
+_AFTER_BREAK = 0.5  # something answers there, but not as a worker does
+_HELLO_TIMEOUT = 10.0
+
+Reply = tuple[int, bytes, bytes]
+
+
+class Owner(Protocol):
+    """Whom a worker belongs to."""
+
+    def worker_ready(self, link: "WorkerLink") -> None:
+        """The worker said hello."""
+
+    def worker_done(self, link: "WorkerLink", batch: list[Request], replies: list[Reply]) -> None:
+        """The worker answered a batch and is free."""
+
+    def worker_lost(self, link: "WorkerLink", batch: list[Request]) -> None:
+        """The worker is gone; `batch` is what it leaves unanswered."""
+
+
+class WorkerLink(asyncio.Protocol):
+    """One worker. It has one batch at a time; `batch` is empty when it is free."""
+
+    def __init__(self, path: str, owner: Owner) -> None:
+        self.path = path
+        self.hello: Mapping[str, object] = {}
+        self.ready = False
+        self.leaving = False  # no longer listed: let it go when it has answered
+        self.limit = 1  # requests it takes at once, by its own word
+        self.batch: list[Request] = []
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+        self._data: bytes | bytearray = b""
+        self._gone: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look for the worker, and go on looking whenever it is lost."""
+        self._task = loop.create_task(self._keep(loop))
+
+    def close(self) -> None:
+        """Let go of the worker."""
+        self.ready = False
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    def send(self, batch: list[Request]) -> None:
+        """Give the worker something to do; it must be ready and free."""
+        self.batch = batch
+        transport = self._transport
+        assert transport is not None
+        data = scoring_wire.encode_batch([(request.head, request.body) for request in batch])
+        # A transport writes at the end of the loop's round. The worker need not wait so long.
+        # The descriptor is a duplicate of ours: the transport's own may be somebody else's by now.
+        written = 0
+        with suppress(OSError):  # a full socket; a broken one is noticed by the transport
+            written = os.write(self._descriptor, data)
+        if written < len(data):
+            transport.write(data[written:])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open; a hello must come."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._descriptor = os.dup(transport.get_extra_info("socket").fileno())
+        self._data = b""
+
+    def data_received(self, data: bytes) -> None:
+        """A hello or replies, whole or in part."""
+        whole: bytes | bytearray = data
+        if self._data:
+            whole = self._data = bytearray(self._data) if type(self._data) is bytes else self._data
+            whole += data
+        try:
+            if self.ready:
+                replies = scoring_wire.split_replies(whole)
+                if replies is not None:
+                    self._take(replies)
+                    whole = b""
+            else:
+                hello = scoring_wire.split_hello(whole)
+                if hello is not None:
+                    self._greet(hello)
+                    whole = b""
+        except (scoring_wire.Broken, ValueError) as error:
+            log.error("the worker at %s does not speak as one: %s", self.path, error)
+            whole = b""
+            self._abort()
+        self._data = whole
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The worker ended, or we let go."""
+        was_ready, batch = self.ready, self.batch
+        self.ready, self.batch, self._transport = False, [], None
+        os.close(self._descriptor)
+        self._gone.set()
+        if was_ready:
+            self._owner.worker_lost(self, batch)
+
+    def _take(self, replies: list[Reply]) -> None:
+        batch, self.batch = self.batch, []
+        if len(replies) != len(batch):
+            self.batch = batch
+            raise scoring_wire.Broken(f"{len(replies)} replies to {len(batch)} requests")
+        self._owner.worker_done(self, batch, replies)
+
+    def _greet(self, hello: object) -> None:
+        if not isinstance(hello, dict):
+            raise scoring_wire.Broken("its hello is no object")
+        most = hello.get("max_batch")
+        self.hello = hello
+        self.limit = max(1, most) if isinstance(most, int) else 1
+        self.ready = True
+        self._owner.worker_ready(self)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        pause = _FIRST_PAUSE
+        itself: Callable[[], WorkerLink] = lambda: self  # noqa: E731
+        while True:
+            self._gone.clear()
+            try:
+                if not os.path.exists(self.path):  # cheaper than to try in vain
+                    raise FileNotFoundError(self.path)
+                await loop.create_unix_connection(itself, self.path)
+            except OSError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            greeting = loop.call_later(_HELLO_TIMEOUT, self._hello_overdue)
+            try:
+                await self._gone.wait()
+            finally:
+                greeting.cancel()
+            pause = _FIRST_PAUSE if self.hello else _AFTER_BREAK
+            await asyncio.sleep(pause)
+
+    def _hello_overdue(self) -> None:
+        if not self.ready:
+            log.error("the worker at %s took the connection but said nothing", self.path)
+            self._abort()

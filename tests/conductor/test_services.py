@@ -1,0 +1,235 @@
+"""What users may do to services, over a real store."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runyard.conductor import runs, services
+from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
+from runyard.domain.errors import Conflict, Invalid, NotFound
+from runyard.domain.files import FileEntry, Manifest, encode_manifest, manifest_digest
+from runyard.domain.models import ModelRecord
+from runyard.domain.runs import LauncherSpec, RunSpec, ScriptSpec
+from runyard.domain.services import (
+    ServiceAccess,
+    ServiceDraft,
+    ServicePatch,
+    ServiceRecord,
+    ServiceSpec,
+    ServiceState,
+)
+from runyard.domain.workspaces import WorkspaceRecord
+from runyard.stores import open_store
+from runyard.stores.base import Store
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+LATER = datetime(2026, 1, 3, tzinfo=UTC)
+SECRET = b"a secret for tests only"
+YARD = WorkspaceRecord(id="w1", name="yard", created=NOW)
+TRAINED_IN = EnvironmentSpec(name="training", pip=("scikit-learn==1.5.0",))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path / 'runyard.db'}", str(tmp_path / "blobs"))
+    opened.records.insert(YARD)
+    yield opened
+    opened.close()
+
+
+def keep_model(store: Store, id: str = "m1", **more: Any) -> ModelRecord:
+    record = ModelRecord(
+        id=id, workspace="yard", name=id, manifest=(), size=0, created=NOW, framework="ScikitLearn"
+    )
+    return store.records.insert(msgspec.structs.replace(record, **more))
+
+
+def keep_run(store: Store, *lock: str) -> None:
+    """A run whose environment was built, with these packages."""
+    script = ScriptSpec(
+        arguments=("train.py",), snapshot="s", environment=TRAINED_IN, launcher=LauncherSpec()
+    )
+    spec = RunSpec(workspace="yard", experiment="e", id="run-1", script=script)
+    use = EnvironmentUse(key="k", interpreter="python", python="3.11", lock=lock)
+    run = msgspec.structs.replace(runs.new_run(spec, NOW), environment=use)
+    store.records.insert(run)
+
+
+def keep_script(store: Store) -> str:
+    tree: Manifest = (FileEntry("score.py", "0" * 64, 1),)
+    digest = manifest_digest(tree)
+    store.blobs.put(digest, [encode_manifest(tree)])
+    return digest
+
+
+def create(store: Store, name: str = "digits", **more: Any) -> ServiceRecord:
+    draft = ServiceDraft(spec=more.pop("spec", ServiceSpec(models=("m1",))), **more)
+    return services.create_service(
+        store, YARD, name, draft, secret=SECRET, host="127.0.0.1", now=NOW
+    )
+
+
+def coming_spec(service: ServiceRecord) -> ServiceSpec:
+    assert service.coming is not None
+    return service.coming.spec
+
+
+def test_a_model_is_served_where_it_was_trained_if_that_holds_its_framework(store: Store) -> None:
+    keep_run(store, "numpy==2.0.0", "scikit-learn==1.5.0")
+    keep_model(store, run="run-1")
+    spec = coming_spec(create(store))
+    assert (spec.scorer, spec.environment) == ("sklearn", TRAINED_IN)
+
+
+@pytest.mark.parametrize("lock", [(), ("numpy==2.0.0",)])
+def test_else_an_environment_is_made_of_the_registered_version(
+    store: Store, lock: tuple[str, ...]
+) -> None:
+    keep_run(store, *lock)
+    keep_model(store, run="run-1", framework_version="1.5.0")
+    environment = coming_spec(create(store)).environment
+    assert environment is not None
+    assert "scikit-learn==1.5.0" in environment.pip
+
+
+def test_a_model_whose_run_is_gone_is_served_all_the_same(store: Store) -> None:
+    keep_model(store, run="gone")
+    environment = coming_spec(create(store)).environment
+    assert environment is not None
+    assert "scikit-learn" in environment.pip
+
+
+def test_a_script_runs_where_its_model_was_trained_or_with_its_framework(store: Store) -> None:
+    spec = ServiceSpec(models=("m1",), entry_script="score.py", snapshot=keep_script(store))
+    keep_run(store, "numpy==2.0.0")
+    keep_model(store, run="run-1")
+    assert coming_spec(create(store, "trained", spec=spec)).environment == TRAINED_IN
+    keep_model(store, "m2", framework="Onnx")
+    other = msgspec.structs.replace(spec, models=("m2",))
+    environment = coming_spec(create(store, "framework", spec=other)).environment
+    assert environment is not None
+    assert "onnxruntime" in environment.pip
+    none = msgspec.structs.replace(spec, models=())
+    environment = coming_spec(create(store, "no-model", spec=none)).environment
+    assert environment is not None
+    assert environment.pip == ("azureml-defaults",)
+    own = msgspec.structs.replace(spec, environment=EnvironmentSpec(name="own"))
+    assert coming_spec(create(store, "own-env", spec=own)).environment == own.environment
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"models": ("m1",), "replicas": 0}, "0 replicas"),
+    ({"models": ()}, "one model, not 0"),
+    ({"models": ("m1", "m1")}, "one model, not 2"),
+    ({"models": ("m1",), "entry_script": "score.py"}, "needs its source tree"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), REFUSED)
+def test_what_cannot_be_served_is_refused(store: Store, spec: dict[str, Any], words: str) -> None:
+    keep_model(store)
+    with pytest.raises(Invalid, match=words):
+        create(store, spec=ServiceSpec(**spec))
+    assert services.list_services(store, None) == []
+
+
+def test_a_request_that_is_repeated_makes_one_service(store: Store) -> None:
+    keep_model(store)
+    first = create(store, uid="ab" * 16)
+    assert create(store, uid="ab" * 16) == first
+    assert first.made == 1
+    with pytest.raises(Conflict, match="exists already"):
+        create(store, uid="cd" * 16)
+    for uid in ("../../x", "", "AB" * 16):
+        with pytest.raises(Invalid, match="not a uid"):
+            create(store, "another-one", uid=uid)
+
+
+def test_a_model_must_be_there_and_in_the_workspace(store: Store) -> None:
+    with pytest.raises(NotFound):
+        create(store)
+    keep_model(store, workspace="other")
+    with pytest.raises(Invalid, match="another workspace"):
+        create(store)
+
+
+def test_a_new_revision_is_tried_while_the_old_one_serves(store: Store) -> None:
+    keep_model(store)
+    made = create(store)
+    assert (made.state, made.made) == (ServiceState.TRANSITIONING, 1)
+    serving = msgspec.structs.replace(
+        made, serving=made.coming, coming=None, state=ServiceState.HEALTHY, waiting=""
+    )
+    store.records.replace(serving)
+    patch = ServicePatch(spec=ServiceSpec(models=("m1",), replicas=2), description="more")
+    changed = services.update_service(store, YARD, "digits", patch, LATER)
+    assert changed.state is ServiceState.TRANSITIONING  # at once: who waits must not miss it
+    assert changed.serving == made.coming
+    assert changed.coming is not None
+    assert (changed.coming.number, changed.made, changed.description) == (2, 2, "more")
+
+
+def test_a_revision_that_was_being_tried_leaves_for_the_next_one(store: Store) -> None:
+    keep_model(store)
+    made = create(store)
+    assert made.coming is not None
+    started = msgspec.structs.replace(made.coming, run="workers-1")
+    store.records.replace(msgspec.structs.replace(made, coming=started))
+    again = services.restart_service(store, YARD, "digits", LATER)
+    assert again.leaving == (started,)
+    assert again.coming is not None
+    assert again.coming.number == 2
+
+
+def test_a_service_keeps_its_port_and_no_two_have_the_same(store: Store) -> None:
+    keep_model(store)
+    first = create(store, "first-one")
+    with pytest.raises(Conflict, match=f"Port {first.port} is in use"):
+        create(store, "second-one", access=ServiceAccess(port=first.port))
+    patch = ServicePatch(access=ServiceAccess(port=first.port + 1))
+    with pytest.raises(Invalid, match="keeps its port"):
+        services.update_service(store, YARD, "first-one", patch, LATER)
+
+
+def test_a_service_that_is_being_deleted_cannot_be_overwritten(store: Store) -> None:
+    keep_model(store)
+    create(store)
+    services.delete_service(store, YARD, "digits", LATER)
+    with pytest.raises(Conflict, match="being deleted"):
+        create(store, overwrite=True)
+
+
+def test_the_services_of_a_model_are_named_once(store: Store) -> None:
+    model = keep_model(store)
+    other = keep_model(store, "m2")
+    made = create(store)
+    assert made.coming is not None
+    both = msgspec.structs.replace(made, serving=made.coming)
+    store.records.replace(both)
+    assert [one.name for one in services.services_of_model(store, model)] == ["digits"]
+    assert services.services_of_model(store, other) == []
+
+
+def test_keys_are_sealed_and_changed_one_at_a_time(store: Store) -> None:
+    keep_model(store)
+    made = create(store, primary_key="one", secondary_key="two")
+    assert "one" not in made.secret
+    services.set_key(store, made, "primary", None, SECRET)
+    after = services.load_service(store, YARD, "digits")
+    keys = services.get_keys(after, SECRET)
+    assert keys.primary != "one"
+    assert keys.secondary == "two"
+    with pytest.raises(Invalid, match="third"):
+        services.set_key(store, after, "third", None, SECRET)
+
+
+def test_a_service_that_is_not_there_is_named_with_those_that_are(store: Store) -> None:
+    keep_model(store)
+    create(store)
+    with pytest.raises(NotFound) as caught:
+        services.load_service(store, YARD, "digit")
+    assert "digits" in caught.value.why
