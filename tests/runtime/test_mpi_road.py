@@ -160,6 +160,16 @@ def test_a_rank_that_ends_early_ends_all_and_is_named(
     assert not any(lives(printed_pids(server, log_of(rank))[0]) for rank in range(4))
 
 
+@pytest.mark.parametrize("end", ["raise ValueError('no such class')", "sys.exit('bad data')"])
+def test_an_exception_in_one_rank_ends_all_instead_of_waiting_for_them(
+    engine: LocalEngine, server: FakeServer, end: str
+) -> None:
+    script = WAIT + f"import sys\nif rank == 1: {end}\nMPI.COMM_WORLD.Barrier()\n" + FOREVER
+    assert run(engine, server, script) == 1
+    assert error_of(server)["rank"] == 1
+    assert "no such class" in str(error_of(server)) or "bad data" in str(error_of(server))
+
+
 @pytest.mark.parametrize(
     ("node", "words"),
     [

@@ -43,6 +43,9 @@ _KEEP_CHARS = 1500  # of what mpirun says
 _START = 'exec "$%s" -S -E -c "$%s"' % (PYTHON, STARTER)
 
 
+_RUNS = ("-c", "-m")  # what `python -m mpi4py` takes in place of a script
+
+
 def find(interpreter, path, exists):
     """How mpirun is called: the environment's own, else the one on PATH; None if there is none."""
     if interpreter and os.path.dirname(interpreter):
@@ -156,6 +159,17 @@ def common_network(addresses):
         if len(starts) == 1:
             return "%s/%d" % (".".join(list(starts.pop()) + ["0"] * (4 - size)), bits)
     return None
+
+
+def rank_command(argv, interpreter):
+    """The command of a rank whose Python has mpi4py: an exception then ends all ranks.
+
+    Left to itself such a rank would finalize MPI at its exit and so wait for the others, which
+    wait for it.
+    """
+    if len(argv) < 2 or argv[0] != interpreter or (argv[1][:1] == "-" and argv[1] not in _RUNS):
+        return argv
+    return [interpreter, "-m", "mpi4py"] + argv[1:]
 
 
 def rank_environment(planned, told, is_whole=True):

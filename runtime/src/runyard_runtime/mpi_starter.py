@@ -10,6 +10,7 @@ An agent that takes over finds mpirun or the daemon there, as it finds ranks.
 """
 
 import errno
+import glob
 import json
 import os
 import shlex
@@ -74,6 +75,14 @@ def starter(agent, processes, hosts, facts_of_all):
         return None
     addresses = [host.address for host in hosts]
     return ByMpirun(agent, addresses, mpi.Mpirun(found["path"], found["major"]), found)
+
+
+def _has_mpi4py(interpreter):
+    """True if it is there for sure; of what is in an image we know nothing."""
+    home = os.path.dirname(os.path.dirname(interpreter))
+    return bool(
+        glob.glob(os.path.join(home, "lib", "python3.*", "site-packages", "mpi4py", "run.py"))
+    )
 
 
 def _find(job, folder, marker, environ):
@@ -266,7 +275,10 @@ class ByMpirun:
         """The command of a rank inside its node's container, if there is one."""
         name = contained.container_name(self._agent.marker, process.rank)
         before = contained.wrap(self._job, self._folder, name, process.env, [])
-        return process.argv[len(before) :]
+        argv = process.argv[len(before) :]
+        if self._job.get("is_command") or not _has_mpi4py(self._job["interpreter"]):
+            return argv
+        return mpi.rank_command(argv, self._job["interpreter"])
 
     def _planned(self, process):
         env = process.env
