@@ -167,6 +167,31 @@ def test_silence_is_broken_by_comments(server: LiveServer, monkeypatch: pytest.M
     answer.close()
 
 
+def test_silence_is_broken_also_while_the_run_is_touched_all_the_time(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent does that says it lives: nothing to send, and yet something is heard."""
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.2)
+    run = server.make_run()
+    done = threading.Event()
+
+    def touch() -> None:
+        while not done.wait(0.01):
+            server.platform.changes.notify(run.id)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        answer = server.request("GET", f"/api/v1/runs/{run.id}/events", stream=True)
+        received = b""
+        while b": still here\n\n: still here\n\n" not in received:
+            received += answer.read1(1000)
+        answer.close()
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_an_unknown_run_has_no_events(server: LiveServer) -> None:
     assert server.request("GET", "/api/v1/runs/nobody/events").status == 404
 

@@ -258,6 +258,7 @@ class _Attempts:
 
     def progress(self) -> None:
         """The server answers: failures before this one are forgotten."""
+        self._began = time.monotonic()
         self._failures = 0
         self._failing_since = 0.0
         self._delay = FIRST_DELAY_SECONDS

@@ -4,6 +4,7 @@ Nobody asks again and again: a follower sleeps until `Changes` says that there i
 id says all that a client has seen, so that it can go on behind it after a cut.
 """
 
+import asyncio
 import codecs
 from typing import Annotated, NamedTuple
 from urllib.parse import quote, unquote
@@ -155,16 +156,22 @@ class EventStream:
 
     async def _follow(self, receive: Receive, send: Send) -> None:
         platform, changes = self._platform, self._platform.changes
+        clock = asyncio.get_running_loop().time
+        said_at = clock()
         with changes.watch(self._run_id) as watcher, attending(receive) as caller:
             while not changes.closed:
                 caller.check()
                 news = await platform.in_thread(self._follower.look)
                 frames = news.frames
                 if not frames and news.drained:
-                    heard = await caller.waits_for(watcher.wait(KEEP_ALIVE_SECONDS))
-                    frames = b"" if heard or changes.closed else b": still here\n\n"
+                    # Not all that is heard is news here: an agent that says it lives, say.
+                    left = said_at + KEEP_ALIVE_SECONDS - clock()
+                    await caller.waits_for(watcher.wait(max(left, 0)))
+                    if clock() >= said_at + KEEP_ALIVE_SECONDS and not changes.closed:
+                        frames = b": still here\n\n"
                 if frames:
                     await send({"type": "http.response.body", "body": frames, "more_body": True})
+                    said_at = clock()
                 if news.over:
                     return
 
