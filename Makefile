@@ -15,7 +15,7 @@ install: $(VENV)/.installed ## Make .venv with everything
 $(VENV)/.installed: pyproject.toml runtime/pyproject.toml compat/pyproject.toml requirements-dev.txt scripts/install
 	@PYTHON="$(PYTHON)" scripts/install
 
-quickstart: install ## Train a network on handwritten digits through the v1 API
+quickstart: install ## Train a network on handwritten digits, deploy it, ask it; by the v1 API
 	@$(BIN)/python examples/quickstart/quickstart.py
 
 check: install ## ruff, format, mypy strict, architecture tests

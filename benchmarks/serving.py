@@ -68,7 +68,7 @@ def measure(options: Options) -> Report:
             report.not_measured(f"{kind}: requests per second", str(error))
             continue
         with scratch() as folder:
-            _prepare(python, kind, folder)
+            prepare(python, kind, folder)
             _rates(report, options, kind, python, folder, file)
             _ready(report, options, kind, python, folder, file)
     with scratch() as folder:
@@ -76,7 +76,7 @@ def measure(options: Options) -> Report:
     return report
 
 
-def _prepare(python: Path, kind: str, folder: Path) -> None:
+def prepare(python: Path, kind: str, folder: Path) -> None:
     command = [str(python), "-W", "ignore", str(SERVICES / "make_model.py"), kind, str(folder)]
     subprocess.run(command, env=clean_environ(), check=True, capture_output=True)
 
@@ -84,7 +84,7 @@ def _prepare(python: Path, kind: str, folder: Path) -> None:
 def _rates(
     report: Report, options: Options, kind: str, python: Path, folder: Path, file: str
 ) -> None:
-    expected = _numbers(_predict_once(python, kind, folder)[1])
+    expected = _numbers(predict_once(python, kind, folder)[1])
     with ExitStack() as stack:
         servers = {
             "ours": stack.enter_context(ours(kind, python, folder, file)),
@@ -179,7 +179,7 @@ def _ready(
     mine: list[float] = []
     bare: list[float] = []
     for round_ in range(1 + (1 if options.quick else options.starts)):
-        seconds = _predict_once(python, kind, folder)[0]
+        seconds = predict_once(python, kind, folder)[0]
         begun = time.perf_counter()
         with ours(kind, python, folder, file, name=f"ready-{round_}") as server:
             _ask(server)
@@ -193,7 +193,7 @@ def _ready(
     )  # fmt: skip
 
 
-def _predict_once(python: Path, kind: str, folder: Path) -> tuple[float, str]:
+def predict_once(python: Path, kind: str, folder: Path) -> tuple[float, str]:
     begun = time.perf_counter()
     text = subprocess.run(
         [str(python), str(SERVICES / "predict_once.py"), kind, str(folder)],
@@ -267,7 +267,7 @@ def fastapi(kind: str, python: Path, folder: Path) -> Iterator[Server]:
 def mlflow(folder: Path) -> Iterator[Server]:
     """`mlflow models serve`."""
     port, there = free_port(), peer("mlflow")
-    _prepare(there / "python", "mlflow", folder)
+    prepare(there / "python", "mlflow", folder)
     command = [str(there / "mlflow"), "models", "serve", "--model-uri", str(folder / "mlflow"),
                "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
     with _app(command, folder, "sklearn", f"http://127.0.0.1:{port}/ping"):

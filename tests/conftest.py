@@ -90,3 +90,29 @@ def _install_frameworks(uv: str, folder: Path) -> None:
         made.rename(folder)
     finally:
         shutil.rmtree(building)
+
+
+MODEL_MAKER = Path(__file__).parent / "runtime" / "scoring_models" / "make_models.py"
+
+
+@pytest.fixture(scope="session")
+def scoring_models(frameworks: Path) -> Path:
+    """The folder of small real models, made once for each version of the maker and frameworks."""
+    root = frameworks.parents[1]
+    digest = hashlib.sha256(MODEL_MAKER.read_bytes()).hexdigest()[:16]
+    folder = root.with_name(f"{root.name}-models-{digest}")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            building = tempfile.mkdtemp(dir=folder.parent)
+            kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+            ended = subprocess.run(
+                [frameworks, MODEL_MAKER, building],
+                env=kept,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ended.returncode == 0, ended.stderr
+            Path(building).rename(folder)
+    return folder

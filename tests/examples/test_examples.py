@@ -79,13 +79,28 @@ def test_getting_started_runs_as_it_is_written(shell: "Shell") -> None:
 
 
 @pytest.mark.heavy
-def test_the_quickstart_trains_a_network_twice(shell: "Shell") -> None:
-    for _ in range(2):
+def test_the_quickstart_goes_from_training_to_answers_twice(shell: "Shell") -> None:
+    for version in (1, 2):
         printed = shell.python(str(EXAMPLES / "quickstart" / "quickstart.py"))
-        accuracy = re.search(r"^ +accuracy +([\d.]+)$", printed, re.MULTILINE)
+        accuracy = re.search(r"^ +accuracy +([\d.]+) on all", printed, re.MULTILINE)
         assert accuracy is not None, printed
         assert float(accuracy[1]) > 0.9
         assert (shell.folder / "quickstart-run" / "model" / "saved_model.pb").exists()
+        assert row_before(printed, "is") == list(range(10))
+        assert row_before(printed, "the service says") == list(range(10))
+        assert f"digits:{version};" in printed
     runs = json.loads(shell.runyard("ls", "--json"))["runs"]
     assert [run["state"] for run in runs] == ["Completed", "Completed"]
     assert runs[0]["environment"]["key"] == runs[1]["environment"]["key"]
+    (service,) = json.loads(shell.runyard("service", "ls", "--workspace", "quickstart", "--json"))
+    assert (service["state"], service["serving"]["number"]) == ("Healthy", 2)
+    end = re.search(r"until you end it: \S+ (.*)$", printed, re.MULTILINE)
+    assert end is not None, printed
+    shell.runyard(*end[1].split())
+
+
+def row_before(printed: str, words: str) -> list[int]:
+    """The digits on the line that ends with these words."""
+    found = re.search(rf"^((?: +\d)+) +{words}$", printed, re.MULTILINE)
+    assert found is not None, printed
+    return [int(digit) for digit in found[1].split()]

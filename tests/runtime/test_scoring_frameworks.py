@@ -1,14 +1,9 @@
 """Workers with real frameworks: each model is scored in its own process, in every format."""
 
 import base64
-import fcntl
-import hashlib
 import json
-import os
 import struct
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,27 +12,12 @@ import pytest
 
 from runyard.testing.scoring_worker import Worker
 
-MAKER = Path(__file__).parent / "scoring_models" / "make_models.py"
 ROWS = [[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3], [5.9, 3.0, 4.2, 1.5]]
 
 
 @pytest.fixture(scope="session")
-def models(frameworks: Path) -> Path:
-    """The folder of the models, made once for each version of the maker and the frameworks."""
-    root = frameworks.parents[1]
-    digest = hashlib.sha256(MAKER.read_bytes()).hexdigest()[:16]
-    folder = root.with_name(f"{root.name}-models-{digest}")
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            building = tempfile.mkdtemp(dir=folder.parent)
-            kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-            ended = subprocess.run(
-                [frameworks, MAKER, building], env=kept, capture_output=True, text=True, check=False
-            )
-            assert ended.returncode == 0, ended.stderr
-            Path(building).rename(folder)
-    return folder
+def models(scoring_models: Path) -> Path:
+    return scoring_models
 
 
 def spec(scorer: str, path: Path) -> dict[str, Any]:

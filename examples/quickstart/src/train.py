@@ -1,6 +1,7 @@
 """Train a dense network on scikit-learn's handwritten digits. Runs as a job, and by hand too."""
 
 import argparse
+import json
 
 import tensorflow as tf
 from sklearn.datasets import load_digits
@@ -63,4 +64,8 @@ _, accuracy = model.evaluate(test_x, test_y, verbose=0)
 run.log("final_accuracy", accuracy)
 # What lies under ./outputs when the script ends belongs to the run.
 model.export("outputs/model", verbose=False)
+# One image of each digit that was not trained on, to try the model with later.
+which = [(test_y == digit).nonzero()[0][-1] for digit in range(10)]
+with open("outputs/unseen.json", "w") as kept:
+    json.dump({"images": test_x[which].tolist(), "labels": test_y[which].tolist()}, kept)
 print(f"accuracy on images it has never seen: {accuracy:.4f}")

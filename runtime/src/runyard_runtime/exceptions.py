@@ -72,19 +72,11 @@ class WebserviceException(AzureMLException):
     """Something is wrong with a model or a service."""
 
 
-class ModelNotFoundException(AzureMLException):
-    """There is no such model."""
-
-
-class ModelPathNotFoundException(AzureMLException):
-    """There is no such file of a model."""
-
-
-class ModelNotFound(ModelNotFoundException, WebserviceException):
+class ModelNotFoundException(WebserviceException):
     """There is no such model. v1 said so with either class; both catch it."""
 
 
-class ModelPathNotFound(ModelPathNotFoundException, WebserviceException):
+class ModelPathNotFoundException(WebserviceException):
     """There is no such file of a model. v1 said so with either class; both catch it."""
 
 

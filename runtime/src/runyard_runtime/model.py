@@ -8,9 +8,8 @@ import uuid
 from runyard_runtime import files, model_paths
 from runyard_runtime.api import path_of
 from runyard_runtime.exceptions import (
-    ModelNotFound,
     ModelNotFoundException,
-    ModelPathNotFound,
+    ModelPathNotFoundException,
     RunEnvironmentException,
     UserErrorException,
     WebserviceException,
@@ -425,7 +424,7 @@ def _dataset_id(workspace, dataset):
 def _local_files(path, child_paths):
     path = os.fspath(path)
     if not os.path.exists(path):
-        raise ModelPathNotFound(
+        raise ModelPathNotFoundException(
             explain(
                 "There is no file or folder '%s' to register as a model." % path,
                 "The working directory is %s." % os.getcwd(),
@@ -503,7 +502,7 @@ def _no_such_model(workspace, name, number):
         names = ", ".join(sorted(one.name for one in Model.list(workspace, latest=True))[:20])
         why = "Workspace '%s' has: %s." % (workspace.name, names or "no models yet")
     called = name if number is None else "%s:%d" % (name, number)
-    return ModelNotFound(explain("ModelNotFound: there is no model '%s'." % called, why))
+    return ModelNotFoundException(explain("ModelNotFound: there is no model '%s'." % called, why))
 
 
 def _ask(workspace, verb, path, body):
@@ -511,7 +510,7 @@ def _ask(workspace, verb, path, body):
     try:
         return getattr(workspace._job.api, verb)(path, body)
     except UserErrorException as error:
-        kind = ModelPathNotFound if error.code == "no_model_files" else WebserviceException
+        kind = ModelPathNotFoundException if error.code == "no_model_files" else WebserviceException
         problem = kind(error.message)
         problem.code = error.code
         raise problem from None

@@ -2,7 +2,7 @@
 
 import os
 
-from runyard_runtime.exceptions import ModelNotFound, WebserviceException, explain
+from runyard_runtime.exceptions import ModelNotFoundException, WebserviceException, explain
 
 FOLDER = "azureml-models"
 VARIABLE = "AZUREML_MODEL_DIR"  # in a service: of its one model, or of all
@@ -18,7 +18,7 @@ def root(environ=None):
 
 
 def find(name, version=None, environ=None):
-    """The path of the file or folder that the model is; `ModelNotFound` if it is not here.
+    """The path of the file or folder that the model is; `ModelNotFoundException` if it is not here.
 
     Without a version the newest that is here is meant. Then ./NAME is looked at, as v1 does.
     """
@@ -40,7 +40,7 @@ def find(name, version=None, environ=None):
         return os.path.join(place, found[0])
     if os.path.exists(name):
         return name
-    raise ModelNotFound(
+    raise ModelNotFoundException(
         explain(
             "Model '%s'%s is not here." % (name, "" if version is None else ":%s" % version),
             "There is neither '%s' nor '%s' in %s.%s"
@@ -48,11 +48,19 @@ def find(name, version=None, environ=None):
                 os.path.join(folder, str(version or "VERSION")),
                 name,
                 os.getcwd(),
-                " There are versions %s." % ", ".join(str(one) for one in here) if here else "",
+                _others(here, root(environ)),
             ),
             "Say from which workspace it is to be fetched, or mind the spelling.",
         )
     )
+
+
+def _others(versions, folder):
+    """What is there instead, in words."""
+    if versions:
+        return " There are versions %s." % ", ".join(str(one) for one in versions)
+    models = sorted(_names(folder))
+    return " Models here: %s." % ", ".join(models[:20]) if models else ""
 
 
 def _names(folder):

@@ -15,7 +15,7 @@ import msgspec
 from runyard.conductor.runs import keep_snapshot
 from runyard.data.sealing import seal, unseal
 from runyard.domain.environments import EnvironmentSpec
-from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
+from runyard.domain.errors import Conflict, Invalid, NotFound, Stale, Unsupported
 from runyard.domain.files import FileInfo, Manifest, decode_manifest
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import RunRecord
@@ -263,7 +263,7 @@ def settle_spec(
         raise Invalid(f"A service cannot have {spec.replicas} replicas.", fix="Ask for 1 or more.")
     if spec.entry_script is not None:
         _check_script(store, spec, manifest)
-        environment = spec.environment or _environment_for_script(store, models)
+        environment = _plain(spec.environment or _environment_for_script(store, models))
         return msgspec.structs.replace(spec, scorer=SCRIPT_SCORER, environment=environment)
     if len(models) != 1:
         raise Invalid(
@@ -271,8 +271,20 @@ def settle_spec(
             fix="Give one model, or an inference_config with an entry script.",
         )
     row = no_code.find_no_code(models[0])
-    environment = spec.environment or _environment_for(store, row, models[0])
+    environment = _plain(spec.environment or _environment_for(store, row, models[0]))
     return msgspec.structs.replace(spec, scorer=row.scorer, environment=environment, snapshot=None)
+
+
+def _plain(environment: EnvironmentSpec) -> EnvironmentSpec:
+    """The same environment outside of a container, where the front end reaches its workers."""
+    if environment.user_managed and (environment.base_image or environment.base_dockerfile):
+        raise Unsupported(
+            f"Environment '{environment.name}' cannot serve.",
+            why="Its Python is in an image, and services run outside of containers.",
+            fix="Name its packages: env.python.user_managed_dependencies = False and "
+            "conda_dependencies, or a conda file.",
+        )
+    return msgspec.structs.replace(environment, docker=False)
 
 
 def _load_model(store: Store, workspace: WorkspaceRecord, id: str) -> ModelRecord:

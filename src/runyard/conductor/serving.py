@@ -30,7 +30,7 @@ from runyard.domain.errors import Conflict, NotFound, Stale
 from runyard.domain.files import FileEntry, Manifest, decode_manifest
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import LauncherSpec, RunKind, RunRecord, RunSpec, ScriptSpec
-from runyard.domain.services import Revision, ServiceRecord
+from runyard.domain.services import Revision, ServiceRecord, ServiceState
 from runyard.domain.states import RunState
 from runyard.planning.services import FRONT, Seen, Step, plan_service
 from runyard.serving.access import hash_key
@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 MODELS_DIR = "azureml-models"
 SCORING_FILE = "runyard-scoring.json"
 _EXPERIMENT = "services"  # of the runs that stand for a service's processes; never listed
-_BUSY_LOOK, _QUIET_LOOK = 0.2, 2.0
+# Seconds until the next look: something has just changed, something is waited for, all is well.
+_NEXT_LOOK, _BUSY_LOOK, _QUIET_LOOK = 0.02, 0.1, 2.0
 _ANSWER_SECONDS = 2.0  # for a process on this machine
 _LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
 _MEGABYTE = 2**20
@@ -95,10 +96,8 @@ class Serving:
     def _work(self) -> None:
         while not self._stopping.is_set():
             self._woken.clear()
-            is_busy = False
-            for service in self._load():
-                is_busy |= self._attend(service)
-            self._woken.wait(_BUSY_LOOK if is_busy else _QUIET_LOOK)
+            pauses = [self._attend(service) for service in self._load()]
+            self._woken.wait(min(pauses, default=_QUIET_LOOK))
 
     def _load(self) -> list[ServiceRecord]:
         try:
@@ -107,20 +106,23 @@ class Serving:
             log.exception("services cannot be looked after")
             return []
 
-    def _attend(self, service: ServiceRecord) -> bool:
-        """Do what the service needs next; True if it should be looked at again soon."""
+    def _attend(self, service: ServiceRecord) -> float:
+        """Do what the service needs next; the seconds until it should be looked at again."""
         try:
             step = self._plan(service)
             self._carry_out(service, step)
-            waits = step.service.coming or step.service.leaving or step.service.deleting
-            return bool(waits or step.start or step.service.state != "Healthy")
+            if step.service != service:
+                return _NEXT_LOOK
+            waits = service.coming or service.leaving or service.deleting
+            is_settled = service.state in (ServiceState.HEALTHY, ServiceState.FAILED)
+            return _QUIET_LOOK if is_settled and not waits else _BUSY_LOOK
         except Stale:
-            return True  # somebody changed it; look again
+            return _NEXT_LOOK  # somebody changed it
         except NotFound:
-            return False
+            return _QUIET_LOOK
         except Exception:  # one service's trouble must not stop the others
             log.exception("service %s cannot be looked after", service.name)
-            return False
+            return _QUIET_LOOK
 
     # ---- see ---------------------------------------------------------------------------------
 

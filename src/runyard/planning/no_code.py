@@ -1,7 +1,8 @@
 """Services without a script: who answers for a framework, and in which environment. Pure.
 
 A model is served where it was trained: if the environment of its run holds the framework, that
-one is used as it is, built already and of the right versions. Otherwise one is made of the
+one is used as it is, built already and of the right versions. So is one that the user looks after:
+what is in it is not known, but it made the model. Otherwise one is made of the
 version that the model was registered with.
 """
 
@@ -21,6 +22,7 @@ class NoCode(NamedTuple):
     holds: tuple[str, ...]  # packages, any of which makes a training environment good enough
     packages: tuple[str, ...]  # of an environment made for it; {version} is the model's
     pythons: tuple[tuple[Version, str], ...] = ()  # below that version: this Python
+    is_made_by_itself: bool = True  # its models are made with what serves them
 
 
 # TensorFlow's wheels exist for few Pythons each; scikit-learn's, too.
@@ -40,7 +42,12 @@ NO_CODE: Mapping[str, NoCode] = {
         "sklearn", ("scikit-learn",), ("scikit-learn{version}", "joblib"), _SKLEARN_PYTHONS
     ),
     # The file says what it needs; a registered version is ONNX's own, not the runtime's.
-    "Onnx": NoCode("onnx", ("onnxruntime", "onnxruntime-gpu"), ("onnxruntime", "numpy")),
+    "Onnx": NoCode(
+        "onnx",
+        ("onnxruntime", "onnxruntime-gpu"),
+        ("onnxruntime", "numpy"),
+        is_made_by_itself=False,
+    ),
     "PyTorch": NoCode("torchscript", ("torch",), ("torch{version}", "numpy")),
     "TfKeras": NoCode(
         "keras",
@@ -70,8 +77,7 @@ def plan_environment(
     row: NoCode, model: ModelRecord, trained_in: EnvironmentSpec | None, lock: Sequence[str]
 ) -> EnvironmentSpec:
     """Where a model is served: in the environment of its run, or in one made for it."""
-    locked = {requirement_name(line) for line in lock}
-    if trained_in is not None and locked & set(row.holds):
+    if trained_in is not None and _holds(row, trained_in, lock):
         return trained_in
     version = _parse(model)
     packages = tuple(line.format(version=_pin(model)) for line in row.packages)
@@ -82,6 +88,13 @@ def plan_environment(
         python = next((name for below, name in row.pythons if version < below), None)
     name = f"no-code-{row.scorer}"
     return EnvironmentSpec(name=name, python=python, pip=packages)
+
+
+def _holds(row: NoCode, trained_in: EnvironmentSpec, lock: Sequence[str]) -> bool:
+    """True if the model can be served where it was trained."""
+    if trained_in.user_managed:  # nobody looked inside, but something made the model there
+        return row.is_made_by_itself
+    return bool({requirement_name(line) for line in lock} & set(row.holds))
 
 
 def _parse(model: ModelRecord) -> Version | None:

@@ -21,9 +21,7 @@ from runyard_runtime.exceptions import (
     DatasetTimestampMissingError,
     DiscoveryUrlNotFoundException,
     ExperimentExecutionException,
-    ModelNotFound,
     ModelNotFoundException,
-    ModelPathNotFound,
     ModelPathNotFoundException,
     ParallelRunException,
     ProjectSystemException,
@@ -45,9 +43,7 @@ __all__ = [
     "DatasetTimestampMissingError",
     "DiscoveryUrlNotFoundException",
     "ExperimentExecutionException",
-    "ModelNotFound",
     "ModelNotFoundException",
-    "ModelPathNotFound",
     "ModelPathNotFoundException",
     "ParallelRunException",
     "ProjectSystemException",
@@ -81,7 +77,7 @@ def as_v1(error: RunyardError) -> AzureMLException:
 def as_v1_model(error: RunyardError) -> AzureMLException:
     """The same for what v1's models and services raise."""
     if isinstance(error, NoModelFiles):
-        return ModelPathNotFound(str(error), error)
+        return ModelPathNotFoundException(str(error), error)
     if isinstance(error, _USERS_OWN):
         return WebserviceException(str(error), error)
     return as_v1(error)

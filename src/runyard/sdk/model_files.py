@@ -27,7 +27,7 @@ from runyard.sdk.data_transfer import (
     measure,
 )
 from runyard.sdk.exceptions import (
-    ModelPathNotFound,
+    ModelPathNotFoundException,
     WebserviceException,
     as_v1_model,
     error_text,
@@ -50,7 +50,7 @@ def measure_model(path: StrPath, child_paths: Sequence[str] | None = None) -> Lo
     """The files at a path: one, or those of a folder (only `child_paths` of it, if given)."""
     source = Path(os.fspath(path)).expanduser()
     if not source.exists():
-        raise ModelPathNotFound(
+        raise ModelPathNotFoundException(
             error_text(
                 f"There is no file or folder '{path}' to register as a model.",
                 why=f"The working directory is {Path.cwd()}.",
@@ -98,7 +98,9 @@ def _child(root: Path, child: str) -> Path:
             error_text(f"The child path '{child}' leads out of the folder '{root}'.")
         )
     if not path.exists():
-        raise ModelPathNotFound(error_text(f"There is no '{child}' in the folder '{root}'."))
+        raise ModelPathNotFoundException(
+            error_text(f"There is no '{child}' in the folder '{root}'.")
+        )
     return path
 
 

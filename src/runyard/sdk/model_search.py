@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from runyard.domain.errors import RunyardError
 from runyard.domain.models import ModelPage, ModelRecord
 from runyard.sdk.element import nearest
-from runyard.sdk.exceptions import ModelNotFound, as_v1_model, error_text
+from runyard.sdk.exceptions import ModelNotFoundException, as_v1_model, error_text
 
 if TYPE_CHECKING:
     from runyard.sdk.workspace import Workspace
@@ -52,7 +52,7 @@ def ask(
 
 def no_such_model(
     workspace: "Workspace", name: str, number: int | None, query: Mapping[str, object]
-) -> ModelNotFound:
+) -> ModelNotFoundException:
     """The error for a model that is not there, with what there is."""
     versions = [one.number for one in find_models(workspace, {"name": name})]
     narrowed = [key for key in ("tag", "property", "run", "framework") if query[key] is not None]
@@ -69,6 +69,6 @@ def no_such_model(
         shown = ", ".join(names[:NAMES_SHOWN]) + (" …" if len(names) > NAMES_SHOWN else "")
         why = f"Workspace '{workspace.name}' has: {shown or 'no models yet'}."
         fix = f"Did you mean '{near}'?" if near else "Register it: run.register_model(name, path)"
-    return ModelNotFound(
+    return ModelNotFoundException(
         error_text(f"ModelNotFound: there is no model '{called}'.", why=why, fix=fix)
     )

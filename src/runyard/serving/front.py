@@ -27,7 +27,7 @@ from runyard.serving.metrics import Metrics
 log = logging.getLogger("runyard.serving")
 
 _TICK = 0.1  # seconds between two looks at deadlines
-_LOOK_EVERY = 2  # ticks, at front.json
+_LOOK_EVERY = 1  # ticks, at front.json; a new revision waits for it
 _SWEEP_EVERY = 10  # ticks, over the connections
 _BACKLOG = 4096
 _SPARE_FILES = 100  # descriptors that are not clients'

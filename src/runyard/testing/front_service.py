@@ -146,7 +146,7 @@ class Service:
         self, clients: int = 8, ask: Callable[[int], tuple[bytes, bytes]] | None = None
     ) -> Iterator["Load"]:
         """Clients that ask all the time; `ask` makes a body and what must come back."""
-        one = Load(self.port, clients, ask or _own_numbers)
+        one = Load(self.port, clients, ask or own_numbers)
         try:
             yield one
         finally:
@@ -166,6 +166,7 @@ class Load:
         self.failures: list[str] = []
         self.workers_seen: dict[str, int] = {}
         self.done = 0
+        self.slowest = 0.0  # seconds
         self._port = port
         self._make = ask
         self._ended = threading.Event()
@@ -190,6 +191,7 @@ class Load:
         while not self._ended.is_set():
             count += 1
             text, expected = self._make(count)
+            begun = time.monotonic()
             try:
                 connection.request("POST", "/score", text, {"Content-Type": "application/json"})
                 found = Answer(connection.getresponse())
@@ -198,6 +200,7 @@ class Load:
                 break
             with self._lock:
                 self.done += 1
+                self.slowest = max(self.slowest, time.monotonic() - begun)
                 name = found.headers.get("X-Worker", "")
                 self.workers_seen[name] = self.workers_seen.get(name, 0) + 1
             if found.status != 200 or found.body != expected:
@@ -205,7 +208,7 @@ class Load:
         connection.close()
 
 
-def _own_numbers(count: int) -> tuple[bytes, bytes]:
+def own_numbers(count: int) -> tuple[bytes, bytes]:
     """A body that no other client sends, which must come back."""
     text = json.dumps([threading.get_ident(), count]).encode()
     return text, text

@@ -5,6 +5,7 @@ signature of TensorFlow 2, takes arrays as they are, and is never traced again.
 """
 
 import base64
+import logging
 import os
 
 from runyard_runtime.scorers.base import (
@@ -74,6 +75,17 @@ def find_saved_model(root):
     return found[0]
 
 
+def _load_quietly(v1, session, folder):
+    """Load a SavedModel without the notice that this way to do it is an old one."""
+    logger = logging.getLogger("tensorflow")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return v1.saved_model.loader.load(session, ["serve"], folder)
+    finally:
+        logger.setLevel(before)
+
+
 def _signatures(tensorflow, folder, numpy):
     v1 = getattr(tensorflow, "compat", tensorflow)
     v1 = getattr(v1, "v1", tensorflow)
@@ -83,7 +95,7 @@ def _signatures(tensorflow, folder, numpy):
     session = v1.Session(graph=tensorflow.Graph(), config=config)
     with session.graph.as_default():
         try:
-            meta = v1.saved_model.loader.load(session, ["serve"], folder)
+            meta = _load_quietly(v1, session, folder)
         except Exception as problem:
             text = " ".join(str(problem).split())
             if "could not be found in SavedModel" in text:
