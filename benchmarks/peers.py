@@ -1,11 +1,13 @@
 """The peers we measure beside us, each in an environment of its own under `.peers/`."""
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.machine import clean_environ
+from runyard.environments.pip_configuration import load_pip_configuration
 
 FOLDER = Path(__file__).parent / ".peers"
 
@@ -28,6 +30,7 @@ PEERS = {
         "uvicorn[standard]==0.54.0",
         "tensorflow-cpu==2.21.0",
     ),
+    "torch": ("torch==2.13.0", "numpy==2.4.6"),
     "litserve": ("litserve==0.2.19", "scikit-learn==1.9.1", "numpy==2.4.6"),
     "bentoml": ("bentoml==1.4.39", "scikit-learn==1.9.1", "numpy==2.4.6"),
 }
@@ -53,7 +56,9 @@ def peer(name: str) -> Path:
     _run([command, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
     python = str(bin_folder / "python")
     install = [command, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-    _run([*install, *PEERS[name]])
+    # uv does not read pip's configuration, which knows where the small PyTorch without CUDA is.
+    links = load_pip_configuration(os.environ).options.find_links
+    _run([*install, *(f"--find-links={link}" for link in links), *PEERS[name]])
     done.write_text(wanted)
     return bin_folder
 
