@@ -17,11 +17,14 @@ NAMES = (
     "logging",
     "footprint",
     "queue",
+    "scale",
     "planning",
     "environments",
     "data",
     "distributed",
+    "clusters",
     "serving",
+    "deployment",
     "durability",
 )
 

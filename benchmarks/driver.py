@@ -19,6 +19,7 @@ class Driver:
 
     def __init__(self, python: Path | str, name: str, environ: dict[str, str], cwd: Path) -> None:
         self.name = name
+        self.environ = environ
         self.errors = cwd / f"driver-{name}.log"
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(

@@ -81,6 +81,12 @@ class Times:
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
+    @property
+    def p99(self) -> float:
+        """The value that 99 of 100 do not exceed."""
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
     def __str__(self) -> str:
         return f"{short(self.p50)} (p95 {short(self.p95)}, n={len(self.seconds)})"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from runyard.sdk.cluster_compute import RayCompute, SlurmCompute
     from runyard.sdk.compute import AmlCompute, ComputeTarget
     from runyard.sdk.conda_dependencies import CondaDependencies
     from runyard.sdk.data_path import DataPath
@@ -54,11 +55,13 @@ __all__ = [
     "MpiConfiguration",
     "OutputFileDatasetConfig",
     "PyTorchConfiguration",
+    "RayCompute",
     "ResourceConfiguration",
     "Run",
     "RunConfiguration",
     "ScriptRun",
     "ScriptRunConfig",
+    "SlurmCompute",
     "TensorflowConfiguration",
     "Webservice",
     "Workspace",
@@ -85,11 +88,13 @@ _SOURCES = {
     "Model": "runyard.sdk.model",
     "MpiConfiguration": "runyard.sdk.distributed",
     "PyTorchConfiguration": "runyard.sdk.distributed",
+    "RayCompute": "runyard.sdk.cluster_compute",
     "ResourceConfiguration": "runyard.sdk.resource_configuration",
     "Run": "runyard.sdk.run",
     "RunConfiguration": "runyard.sdk.run_configuration",
     "ScriptRun": "runyard.sdk.run",
     "ScriptRunConfig": "runyard.sdk.script_run_config",
+    "SlurmCompute": "runyard.sdk.cluster_compute",
     "TensorflowConfiguration": "runyard.sdk.distributed",
     "Webservice": "runyard.sdk.webservice",
     "Workspace": "runyard.sdk.workspace",

@@ -8,6 +8,9 @@
 | RUNYARD_HOST | where the server listens | 127.0.0.1 |
 | RUNYARD_PORT | its port; 0: the last one used, or a free one | 0 |
 | RUNYARD_ALLOWED_HOSTS | further Host names it answers to, with commas | |
+| RUNYARD_PUBLIC_URL | where nodes of clusters reach it | the address it listens on |
+| RUNYARD_COMPUTE | what AmlCompute is made of: local, ray:ADDRESS, slurm, slurm:PARTITION | local |
+| RUNYARD_COMPUTE_TOKEN_FILE | holds the token that the cluster of RUNYARD_COMPUTE asks for | |
 | RUNYARD_DATABASE | SQLAlchemy URL of the metadata | SQLite in the home folder |
 | RUNYARD_BLOBS | fsspec URL of the contents | a folder in the home folder |
 | RUNYARD_LOCAL_SLOTS | runs at a time on the local target | the number of cores |
@@ -35,7 +38,7 @@ from runyard.domain.errors import Invalid
 
 Containers = Literal["auto", "require", "never"]
 GIGABYTE = 10**9
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     allowed_hosts: tuple[str, ...] = ()
+    public_url: str = ""
+    compute: str = "local"
+    compute_token_file: str = ""
     database: str = ""
     blobs: str = ""
     local_slots: int = 0
@@ -72,6 +78,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.blobs or str(self.home / "blobs")
 
     @property
+    def compute_engine(self) -> tuple[str, dict[str, str]] | None:
+        """The kind and the options of the engine that AmlCompute comes from; None: this machine."""
+        kind, _, rest = self.compute.partition(":")
+        if kind == "local":
+            return None
+        names = {"ray": "address", "slurm": "partition"}
+        return kind, {names[kind]: rest} if rest else {}
+
+    @property
     def slots(self) -> int:
         """How many runs the local target works on at a time."""
         return self.local_slots or os.cpu_count() or 1
@@ -81,7 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether data may come from private addresses: on one's own machine it may."""
         if self.allow_private_addresses is not None:
             return self.allow_private_addresses
-        return self.host in _LOOPBACK
+        return self.host in LOOPBACK
 
     @property
     def fetch_limit_bytes(self) -> int | None:
@@ -104,6 +119,9 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         host=environ.get("RUNYARD_HOST") or "127.0.0.1",
         port=int(_number(environ, "RUNYARD_PORT", 0, most=65535)),
         allowed_hosts=tuple(name.strip() for name in hosts.split(",") if name.strip()),
+        public_url=environ.get("RUNYARD_PUBLIC_URL", "").rstrip("/"),
+        compute=_compute(environ.get("RUNYARD_COMPUTE", "")),
+        compute_token_file=environ.get("RUNYARD_COMPUTE_TOKEN_FILE", ""),
         database=environ.get("RUNYARD_DATABASE", ""),
         blobs=environ.get("RUNYARD_BLOBS", ""),
         local_slots=int(_number(environ, "RUNYARD_LOCAL_SLOTS", 0)),
@@ -138,6 +156,18 @@ def _number(
             fix=f"Correct it, or unset it (the default is {default:g}).",
         )
     return number
+
+
+def _compute(text: str) -> str:
+    given = text.strip() or "local"
+    kind, _, rest = given.partition(":")
+    if given not in ("local", "slurm") and (kind not in ("ray", "slurm") or not rest):
+        raise Invalid(
+            f"The setting RUNYARD_COMPUTE={text!r} makes no sense.",
+            why="It is local, ray:ADDRESS, slurm or slurm:PARTITION.",
+            fix="Correct it, or unset it (the default is local: this machine).",
+        )
+    return given
 
 
 def _containers(text: str) -> Containers:
@@ -210,6 +240,9 @@ def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         "RUNYARD_HOST": settings.host,
         "RUNYARD_PORT": str(settings.port),
         "RUNYARD_ALLOWED_HOSTS": ",".join(settings.allowed_hosts),
+        "RUNYARD_PUBLIC_URL": settings.public_url,
+        "RUNYARD_COMPUTE": settings.compute,
+        "RUNYARD_COMPUTE_TOKEN_FILE": settings.compute_token_file,
         "RUNYARD_DATABASE": settings.database,
         "RUNYARD_BLOBS": settings.blobs,
         "RUNYARD_LOCAL_SLOTS": str(settings.local_slots),

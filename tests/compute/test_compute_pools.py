@@ -26,7 +26,7 @@ from runyard.domain.files import Manifest, encode_manifest, manifest_digest
 from runyard.domain.runs import LauncherSpec, RunRecord, RunSpec, ScriptSpec, Submission
 from runyard.domain.states import TERMINAL, RunState
 from runyard.domain.workspaces import WorkspaceRecord
-from runyard.engines.base import JobId
+from runyard.engines.base import Capabilities, JobId
 from runyard.settings import Settings
 from runyard.stores import open_store
 from runyard.stores.base import Store
@@ -385,7 +385,7 @@ def test_a_submission_is_checked_against_its_target(
         launcher=LauncherSpec(nodes=nodes),
     )
     with pytest.raises(error, match=words):
-        computes.check_target(yard.store, WORKSPACE, script)
+        computes.check_target(yard.store, WORKSPACE, script, lambda engine: Capabilities())
     if nodes == 1:
         spec = RunSpec(workspace="ws", experiment="exp", script=script)
         with pytest.raises(error, match=words):

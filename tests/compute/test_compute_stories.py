@@ -77,12 +77,13 @@ def test_the_pages_block_gets_or_creates_the_cluster(
                 show_output=True, min_node_count=None, timeout_in_minutes=20
             )
 
+        assert isinstance(compute_target, AmlCompute)
         # use get_status() to get a detailed status for the current cluster.
         print(compute_target.get_status().serialize())
         assert words in capsys.readouterr().out
-        assert type(compute_target) is AmlCompute
         assert compute_target.provisioning_state == "Succeeded"
         assert compute_target.type == "AmlCompute"
+    assert isinstance(compute_target, AmlCompute)
     assert set(compute_target.get_status().serialize()) == STATUS_KEYS
 
 
@@ -197,11 +198,13 @@ def test_the_workspace_lists_its_clusters(ws: Workspace) -> None:
         config = AmlCompute.provisioning_configuration(size, "lowpriority", max_nodes=1)
         ComputeTarget.create(ws, name, config)
     targets = ws.compute_targets
-    assert targets["a-gpu"].vm_size == "STANDARD_NC6"
-    assert targets["a-gpu"].vm_priority == "lowpriority"
+    found = targets["a-gpu"]
+    assert isinstance(found, AmlCompute)
+    assert found.vm_size == "STANDARD_NC6"
+    assert found.vm_priority == "lowpriority"
     assert {target.name for target in ComputeTarget.list(ws)} == set(targets)
     gpu = ws.get_default_compute_target("GPU")
-    assert gpu is not None
+    assert isinstance(gpu, AmlCompute)
     assert "NC6" in gpu.vm_size
     sizes = {size["name"]: size for size in AmlCompute.supported_vmsizes(workspace=ws)}
     assert sizes["STANDARD_NC6"]["gpus"] == 1
@@ -278,7 +281,7 @@ def test_the_command_line_makes_shows_and_removes_clusters(
     assert "STANDARD_D2_V2: 2 cores" in runyard("create", "typed", "--size", "STANDARD_D2_V2")
     assert "typed" in runyard("ls")
     runyard("update", "typed", "--min-nodes", "1")
-    ComputeTarget(ws, "typed").wait_for_completion(timeout_in_minutes=1)
+    AmlCompute(ws, "typed").wait_for_completion(timeout_in_minutes=1)
     assert "typed-1" in runyard("nodes", "typed")
     assert '"name": "typed"' in runyard("show", "typed", "--json")
     assert "removed typed" in runyard("rm", "typed")

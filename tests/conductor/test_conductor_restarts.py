@@ -31,7 +31,7 @@ from runyard_runtime import wire
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 S = RunState
 EMPTY: Manifest = ()
-MANY = Capabilities(multi_node=True)
+MANY = Capabilities(multi_node=True, shared_folder=True)
 Start = Callable[[], Conductor]
 
 
@@ -90,7 +90,7 @@ def submission(**fields: object) -> Submission:
 
 
 def submit(store: Store, conductor: Conductor, **fields: object) -> RunRecord:
-    run = runs.submit(store, submission(**fields), NOW, MANY)
+    run = runs.submit(store, submission(**fields), NOW, lambda engine: MANY)
     conductor.wake(run.id)
     return run
 
@@ -364,7 +364,9 @@ def test_a_job_that_is_stored_late_is_not_taken_for_the_next_attempts(
 
 
 def test_members_get_orders_but_do_not_move_the_run(store: Store) -> None:
-    run = runs.submit(store, submission(launcher=LauncherSpec(kind="mpi", nodes=2)), NOW, MANY)
+    run = runs.submit(
+        store, submission(launcher=LauncherSpec(kind="mpi", nodes=2)), NOW, lambda engine: MANY
+    )
     assert not report(store, run, 1, exit_code=3, node=1)
     assert now(store, run).state is S.NOT_STARTED
     runs.cancel(store, run.id, NOW)
@@ -389,4 +391,4 @@ def test_what_cannot_run_is_refused_in_words(
     words: str,
 ) -> None:
     with pytest.raises(error, match=words):
-        runs.submit(store, submission(**fields), NOW, can)
+        runs.submit(store, submission(**fields), NOW, lambda engine: can)

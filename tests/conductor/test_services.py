@@ -10,7 +10,7 @@ import pytest
 
 from runyard.conductor import runs, services
 from runyard.domain.environments import EnvironmentSpec, EnvironmentUse
-from runyard.domain.errors import Conflict, Invalid, NotFound
+from runyard.domain.errors import Conflict, Invalid, NotFound, Unsupported
 from runyard.domain.files import FileEntry, Manifest, encode_manifest, manifest_digest
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import LauncherSpec, RunSpec, ScriptSpec
@@ -119,6 +119,17 @@ def test_a_script_runs_where_its_model_was_trained_or_with_its_framework(store: 
     assert environment.pip == ("azureml-defaults",)
     own = msgspec.structs.replace(spec, environment=EnvironmentSpec(name="own"))
     assert coming_spec(create(store, "own-env", spec=own)).environment == own.environment
+
+
+def test_services_run_outside_of_containers(store: Store) -> None:
+    keep_model(store)
+    spec = ServiceSpec(models=("m1",), entry_script="score.py", snapshot=keep_script(store))
+    packed = EnvironmentSpec(name="e", pip=("numpy",), docker=True, base_image="my/image:1")
+    made = coming_spec(create(store, spec=msgspec.structs.replace(spec, environment=packed)))
+    assert made.environment == msgspec.structs.replace(packed, docker=False)
+    inside = msgspec.structs.replace(packed, user_managed=True)
+    with pytest.raises(Unsupported, match="cannot serve"):
+        create(store, "other", spec=msgspec.structs.replace(spec, environment=inside))
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

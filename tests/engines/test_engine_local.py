@@ -30,7 +30,7 @@ class TestLocalEngine(EngineSuite):
 
 
 def test_the_table_has_the_local_engine(tmp_path: Path) -> None:
-    assert ENGINES["local"](tmp_path).name == "local"
+    assert ENGINES["local"](tmp_path, {}, {}).name == "local"
 
 
 @pytest.mark.parametrize("key", ["", "..", "a/b", "-x", "a b", "a\nb", "x" * 300])

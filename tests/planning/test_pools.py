@@ -238,3 +238,45 @@ def test_a_long_line_is_not_walked_to_its_end() -> None:
     result = plan(pool((I1, I2, I3, I4), line))
     assert len(result.starts) == 4
     assert Line.looks < 50
+
+
+# ---- nodes of an engine elsewhere ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "started"),
+    [
+        (None, ["r1", "r2", "r3"]),  # the cluster queues
+        (4, ["r1", "r2"]),  # nobody behind the one that has to wait
+        (2, ["r1"]),
+        (0, []),
+    ],
+)
+def test_runs_go_to_a_cluster_as_far_as_it_may_be_used(
+    max_nodes: int | None, started: list[str]
+) -> None:
+    waiting = tuple(
+        Request(run=f"r{number}", nodes=nodes, order=number)
+        for number, nodes in ((1, 2), (2, 2), (3, 1))
+    )
+    pool = Pool(
+        name="big",
+        min_nodes=0,
+        max_nodes=max_nodes,
+        idle_seconds=0,
+        cores=0,
+        gpus=8,
+        elsewhere=True,
+        made=7,
+        waiting=waiting,
+    )
+    plan = plan_pools({"big": pool}, (), NOW)["big"]
+    assert [start.run for start in plan.starts] == started
+    uses = [use for start in plan.starts for use in start.nodes]
+    assert [use.id for use in uses] == [f"big-{8 + place}" for place in range(len(uses))]
+    assert {use.gpus for use in uses} <= {None}, "this machine's GPUs are not handed out there"
+    nodes = carry_out(pool, plan, pool.made, NOW)
+    assert [node.run for node in nodes] == [start.run for start in plan.starts for _ in start.nodes]
+    away = msgspec.structs.replace(pool, trouble="Nobody answers.")
+    assert plan_pools({"big": away}, (), NOW)["big"].starts == ()
+    assert "Nobody answers." in waiting_words(away, 3, measure(away, 0, 0))

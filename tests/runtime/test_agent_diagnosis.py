@@ -134,6 +134,7 @@ EXPLAINED = {
         ),
         "The port is taken",
     ),
+    "disk": (1, raised("OSError: [Errno 28] No space left on device"), "The disk is full"),
     "python, port": (1, raised("OSError: [Errno 98] Address already in use"), "The port is taken"),
     "tensorflow, port": (
         1,
@@ -393,6 +394,19 @@ def test_what_is_no_rank_can_be_the_cause_too() -> None:
     assert error["message"].startswith("The script ended with exit code 1. Its log says: There are")
 
 
+def test_where_all_lost_another_rank_it_is_said_that_somebody_ended_before() -> None:
+    lost = candidate(1, 1, raised("ConnectionError: Connection closed by peer"), at=1.0)
+    words = "Connection closed by peer. It lost the connection: another rank ended before it"
+    assert words in choose_cause([lost, candidate(0, 0)])["message"]
+    named = choose_cause([lost], ranks=3, good=[2, 0])["message"]
+    assert "With exit code 0 ended: rank 0, rank 2. See" in named
+    assert "another rank" not in choose_cause([lost], ranks=1)["message"]
+    endless = candidate(1, 1, raised("ConnectionError: Connection closed by peer " + "x" * 5000))
+    message = choose_cause([endless, candidate(0, 0)])["message"]
+    assert len(message) <= 2000
+    assert message.endswith("See the logs of the other ranks.")
+
+
 def test_a_job_without_failures_has_no_cause() -> None:
     assert choose_cause([candidate(0, 0), candidate(1, 0)]) is None
     assert choose_cause([]) is None
@@ -402,3 +416,12 @@ def test_choosing_leaves_the_candidates_as_they_were() -> None:
     one = candidate(1, 1, VALUE)
     choose_cause([one, candidate(0, 0)])
     assert one == candidate(1, 1, VALUE)
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stderr>:"])
+def test_the_reasons_below_an_error_of_ours_are_kept(prefix: str) -> None:
+    reasons = ["  why: There are: a, b.", "  fix: Say which."]
+    log = [*VALUE.splitlines(), *reasons, "  and what is printed later"]
+    found = diagnose(1, "\n".join(prefix + line for line in log).encode(), 0)
+    assert found["message"].splitlines() == ["ValueError: bad learning rate", *reasons]
+    assert found["traceback"].splitlines() == [*VALUE.splitlines(), *reasons]

@@ -306,7 +306,7 @@ def test_a_file_that_vanishes_before_it_is_sent_does_not_hold_up_the_others(
 
 def test_a_run_that_is_no_more_is_given_up_after_a_while(server: FakeServer) -> None:
     link = ServerLink(server.url, "another token", patience=0.2)
-    with pytest.raises(Refused, match="403: wrong token"):
+    with pytest.raises(Refused, match="401: wrong token"):
         link.call("GET", "/api/v1/runs/x")
     link.close()
     assert len(server.requests) > 1

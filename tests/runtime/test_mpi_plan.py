@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runyard_runtime import hostnames, mpi, mpi_starter, processes, ranks
+from runyard_runtime import diagnosis, hostnames, mpi, mpi_starter, processes, ranks
 
 TWO = ["127.0.0.1", "127.0.0.2"]
 FIVE = mpi.Mpirun("/env/bin/mpirun", 5)
@@ -208,6 +208,19 @@ def test_what_mpi_says_of_aborted_ranks_is_found_in_mpiruns_log() -> None:
         0: "An error occurred in MPI_Recv: MPI_ERR_TRUNCATE: message truncated",
     }
     assert mpi.words_by_rank("") == {}
+
+
+def test_a_rank_that_left_mpi_early_is_found_in_what_mpirun_says() -> None:
+    log = (
+        "prterun has exited due to process rank 3 with PID 20125 on node 127.0.0.2 exiting\n"
+        "improperly. There are three reasons this could occur:\n"
+    )
+    assert mpi.rank_that_left("words\n" + log) == 3
+    assert mpi.rank_that_left("") is None
+    killed = {**mpi.leaving(0, 2), "exit_code": -15, "ended_at": 5.0}
+    error = diagnosis.choose_cause([killed, mpi.leaving(3, 2)], ranks=4, nodes=2)
+    assert (error["rank"], error["node"]) == (3, 1)
+    assert error["message"].startswith("Rank 3 (node 1) ended with exit code 0, but without")
 
 
 def test_the_places_of_two_jobs_and_nodes_differ_and_are_short() -> None:

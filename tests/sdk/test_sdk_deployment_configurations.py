@@ -241,40 +241,22 @@ def test_without_an_environment_the_server_chooses(folder: Path) -> None:
     assert plan_service_environment(InferenceConfig("score.py"), HERE) is None
 
 
-@pytest.mark.parametrize(
-    ("image", "is_container"),
-    [
-        ("my/image:1", True),
-        ("mcr.microsoft.com/azureml/minimal-ubuntu18.04-py37-cpu-inference:latest", False),
-        (None, False),
-    ],
-)
-def test_only_an_image_of_ones_own_means_a_container(
-    folder: Path, image: str | None, is_container: bool
-) -> None:
+def test_an_image_of_ones_own_is_left_aside_with_a_warning(folder: Path) -> None:
     environment = Environment("e")
-    if image is not None:
-        environment.docker.base_image = image
-    spec = plan_service_environment(InferenceConfig("score.py", environment=environment), HERE)
-    assert spec is not None
-    assert spec.docker is is_container
+    environment.docker.base_image = "mcr.microsoft.com/azureml/minimal-ubuntu18.04:latest"
+    config = InferenceConfig("score.py", environment=environment)
+    assert plan_service_environment(config, HERE) is not None
+    environment.docker.base_image = "my/image:1"
+    with pytest.warns(UserWarning, match="but not its image"):
+        plan_service_environment(config, HERE)
 
 
-def test_further_steps_of_a_dockerfile_need_an_image(folder: Path) -> None:
+def test_further_steps_of_a_dockerfile_are_left_aside_with_a_warning(folder: Path) -> None:
     (folder / "steps").write_text("RUN apt-get install -y gcc\n")
     (folder / "env.yml").write_text("dependencies:\n- python=3.11\n- pip:\n  - numpy\n")
-    config = InferenceConfig(
-        "score.py",
-        conda_file="env.yml",
-        extra_docker_file_steps="steps",
-        base_image="my/image:1",
-    )
-    spec = plan_service_environment(config, HERE)
-    assert spec is not None
-    assert spec.base_dockerfile == "FROM my/image:1\nRUN apt-get install -y gcc\n"
-    alone = InferenceConfig("score.py", conda_file="env.yml", extra_docker_file_steps="steps")
-    with pytest.warns(UserWarning, match="no effect without a base_image"):
-        plan_service_environment(alone, HERE)
+    config = InferenceConfig("score.py", conda_file="env.yml", extra_docker_file_steps="steps")
+    with pytest.warns(UserWarning, match="extra_docker_file_steps have no effect"):
+        plan_service_environment(config, HERE)
 
 
 def test_an_environment_goes_before_the_old_style(folder: Path) -> None:

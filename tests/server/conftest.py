@@ -16,6 +16,8 @@ import uvloop
 from runyard import __version__
 from runyard.conductor import runs, services
 from runyard.conductor.changes import Changes
+from runyard.domain.compute import EngineRef
+from runyard.domain.errors import Unsupported
 from runyard.domain.files import FileEntry
 from runyard.domain.runs import RunError, RunRecord, RunSpec
 from runyard.domain.server import ServerInfo
@@ -42,7 +44,7 @@ class NoteTaker:
     def __init__(self) -> None:
         self.woken: list[str | None] = []
         self.bug: Exception | None = None  # raised by `describe`
-        self.capabilities = Capabilities()
+        self.plan = b"{}"  # what nodes are told
 
     def wake(self, run_id: str | None = None) -> None:
         self.woken.append(run_id)
@@ -51,6 +53,16 @@ class NoteTaker:
         if self.bug is not None:
             raise self.bug
         return found
+
+    def capabilities_of(self, engine: EngineRef | None) -> Capabilities:
+        return Capabilities(shared_folder=True)
+
+    def check_engine(self, engine: EngineRef) -> None:
+        if engine.kind not in ("ray", "slurm"):
+            raise Unsupported(f"There is no engine '{engine.kind}'.")
+
+    def plan_of(self, run: RunRecord) -> bytes:
+        return self.plan
 
 
 class LiveServer:

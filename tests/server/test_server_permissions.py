@@ -126,6 +126,9 @@ COMPUTE_SAMPLES: dict[str, Sample] = {
         WRITE, f"{YARD}/computes/cpu-cluster", {"max_nodes": 3}
     ),
     f"DELETE {WS}/computes/{{compute}}": Sample(WRITE, f"{YARD}/computes/cpu-cluster"),
+    f"POST {WS}/computes/{{compute}}/attach": Sample(
+        WRITE, f"{YARD}/computes/big/attach", {"kind": "slurm"}
+    ),
 }
 
 A_MODEL = {"workspace": "yard", "name": "digits", "manifest": [["x", EMPTY, 0]]}
@@ -213,6 +216,13 @@ SAMPLES: dict[str, Sample] = {
     "POST /api/v1/runs/{run}/reports": Sample(
         Permission.REPORT, "/api/v1/runs/RUN/reports", {"attempt": 1, "phase": "alive"}
     ),
+    "GET /api/v1/runs/{run}/plan": Sample(Permission.REPORT, "/api/v1/runs/RUN/plan?attempt=1"),
+    "POST /api/v1/runs/{run}/board": Sample(
+        Permission.REPORT, "/api/v1/runs/RUN/board?attempt=1", {"kind": "here", "node": 0}
+    ),
+    "GET /api/v1/runs/{run}/board": Sample(Permission.REPORT, "/api/v1/runs/RUN/board?attempt=1"),
+    "GET /api/v1/runtime": Sample(Permission.JOB, "/api/v1/runtime"),
+    "GET /api/v1/uv": Sample(Permission.JOB, "/api/v1/uv"),
     "GET /api/v1/runs/{run}/events": Sample(VIEW, "/api/v1/runs/RUN/events"),
     **DATA_SAMPLES,
     **ENVIRONMENT_SAMPLES,

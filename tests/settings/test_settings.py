@@ -61,3 +61,25 @@ def test_containers_may_be_left_to_the_machine_required_or_refused() -> None:
     assert load_settings({"RUNYARD_CONTAINERS": " Require "}).containers == "require"
     with pytest.raises(Invalid, match="RUNYARD_CONTAINERS"):
         load_settings({"RUNYARD_CONTAINERS": "sometimes"})
+
+
+@pytest.mark.parametrize(
+    ("value", "engine"),
+    [
+        ("", None),
+        ("local", None),
+        ("slurm", ("slurm", {})),
+        ("slurm:gpu", ("slurm", {"partition": "gpu"})),
+        ("ray:http://head:8265", ("ray", {"address": "http://head:8265"})),
+    ],
+)
+def test_clusters_come_from_where_the_setting_says(
+    value: str, engine: tuple[str, dict[str, str]] | None
+) -> None:
+    assert load_settings({"RUNYARD_COMPUTE": value}).compute_engine == engine
+
+
+@pytest.mark.parametrize("value", ["ray", "ray:", "slurm:", "pbs", "local:8"])
+def test_an_engine_that_there_is_not_is_refused(value: str) -> None:
+    with pytest.raises(Invalid, match="RUNYARD_COMPUTE"):
+        load_settings({"RUNYARD_COMPUTE": value})

@@ -80,6 +80,7 @@ class Agent:
         self.data = None  # what the run reads and writes beside its folder, if anything
         self.gang = None  # the other nodes, if there are any
         self.processes = []  # of all nodes, once they are planned
+        self.is_shipped = False  # the server has all that the job left here, and said so
         self._ports = None
         self._lock = None
         self._link = None
@@ -113,7 +114,7 @@ class Agent:
         except _CANNOT_BEGIN as error:
             code = self._fail(error)
         if self.is_wanted():
-            exits.settle({"exit_code": code, "at": time.time()})
+            exits.settle({"exit_code": code, "at": time.time(), "shipped": self.is_shipped})
         return 0
 
     def is_wanted(self):
@@ -135,6 +136,7 @@ class Agent:
     def _work(self):
         plan = self.plan
         host = self._join() if (plan.get("nodes") or 1) > 1 else self._place()
+        self._prepare_environment()
         self._lay_out()
         self._prepare_data()
         try:
@@ -200,6 +202,8 @@ class Agent:
         from runyard_runtime import ports
 
         if several and not hosts:
+            if ports.is_loopback(plan["url"]):
+                plan["one_machine"] = True  # that of the server, or we could not reach it
             address = ports.own_address(self.node, plan.get("one_machine"), plan["url"])
         self._ports = ports.Reservation()
         path = os.path.join(self.own, "ports.json")
@@ -217,7 +221,8 @@ class Agent:
 
         self.gang = Gang(self)
         host = self._place()
-        self.gang.come(host, self._facts())
+        # Of an environment that is to be made nothing is known yet.
+        self.gang.come(host, {} if self.plan.get("environment") else self._facts())
         if self.gang.group is None and self._read_state().get("reason"):
             self.wake.asked_to_stop = True  # it was to stop before it began
         return host
@@ -227,7 +232,8 @@ class Agent:
         told = self.data.told() if self.data is not None else None
         if self.gang is None:
             return [host], told
-        hosts, shared = self.gang.gather(told)
+        facts = self._facts() if self.plan.get("environment") else None
+        hosts, shared = self.gang.gather(told, facts)
         return hosts, told or (launch.Data(*shared) if shared else None)
 
     def _facts(self):
@@ -255,6 +261,16 @@ class Agent:
     def _marked(self, process):
         """The process with the marker of this node, by which it is found."""
         return process._replace(env=dict(process.env, **{wire.JOB_KEY: self.node_marker}))
+
+    def _prepare_environment(self):
+        """Have the environment on a node that shares no disk with the server."""
+        if self.plan.get("environment"):
+            from runyard_runtime import node_environment
+
+            try:
+                self.plan["interpreter"] = node_environment.prepare(self)
+            except _Stopped:
+                pass  # no rank will start
 
     def _lay_out(self):
         """Lay the snapshot out, or find it laid out by another node."""
@@ -362,7 +378,9 @@ class Agent:
             lambda: processes.job_processes(self.node_marker, (os.getpid(),)),
             self.plan.get("grace_seconds", 10.0),
         )
-        new_shipper(self, fresh=False).finish()
+        shipper = new_shipper(self, fresh=False)
+        shipper.finish()
+        self.is_shipped = shipper.given_up is None
         if self.gang is not None:
             self.gang.post("shipped")
             if not self.gang.leads:
@@ -371,6 +389,7 @@ class Agent:
         try:
             self.report(self.link(), wire.FAILED, error=facts)
         except (Refused, Abandoned) as refusal:
+            self.is_shipped = False
             self.note("warning: the end could not be reported: %s" % refusal)
         return 1
 

@@ -31,6 +31,10 @@ class Beside:
         work = os.path.join(agent.folder, wire.WORK_DIR)
         keeps = agent.keeps_work
         self._outputs = Outputs(agent.plan["run_id"], work, agent.note) if keeps else None
+        if keeps and agent.plan.get("restore"):
+            from runyard_runtime import restoring
+
+            self._outputs.take_as_kept(restoring.restored(agent))
         self._data = agent.data
         self._links = []
         self._threads = []
@@ -67,6 +71,7 @@ class Beside:
                 self._end_job(facts)
             else:
                 self._end_share()
+            agent.is_shipped = self._shipper.given_up is None
         except (Refused, Abandoned) as error:
             agent.note("warning: the end could not be reported: %s" % error)
         finally:
@@ -93,6 +98,9 @@ class Beside:
         self._shipper.finish()
         if self._gang is not None:
             self._gang.wait_for_shipped()
+            if agent.plan.get("board") == "server":
+                # Others may have kept another file of the same name since: the first node's counts.
+                files = self._outputs.written()
         phase = facts.pop("phase", wire.FINISHED)
         if (files or data) and self._shipper.given_up is None:
             agent.report(agent.link(), wire.ENDED, **facts)
@@ -168,15 +176,16 @@ class Beside:
             facts["error"] = self._gang.error_of_other()
             facts["phase"] = wire.FAILED
         elif candidates and not facts["stopped"]:
-            facts["error"] = self._cause(candidates)
+            facts["error"] = self._cause(candidates, facts["ranks"])
         return facts
 
-    def _cause(self, candidates):
+    def _cause(self, candidates, ends):
         from runyard_runtime import diagnosis
 
         nodes = self._agent.plan.get("nodes") or 1
         candidates = self._supervisor.starter.explain(candidates)
-        return diagnosis.choose_cause(candidates, len(self._logs), nodes)
+        good = [one["rank"] for one in ends if one["exit_code"] == 0]
+        return diagnosis.choose_cause(candidates, len(self._logs), nodes, good)
 
     def _diagnose(self, rank):
         from runyard_runtime import diagnosis
@@ -270,6 +279,7 @@ def new_shipper(agent, fresh):
         None if agent.keeps_work else _names(agent, agent.node),
         agent.note,
         fresh,
+        wire.logs_folder(agent.node) if agent.keeps_work else "logs",
     )
 
 

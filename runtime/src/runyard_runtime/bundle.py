@@ -1,10 +1,13 @@
 """The folder that jobs get on PYTHONPATH: this package and the azureml shims, nothing else."""
 
 import compileall
+import functools
 import hashlib
+import io
 import os
 import shutil
 import tempfile
+import zipfile
 
 _PACKAGE = "runyard_runtime"
 _SHIMS = "shims"
@@ -47,6 +50,22 @@ def materialize(target_dir):
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return target
+
+
+@functools.lru_cache(maxsize=1)
+def archive():
+    """(digest, content) of the folder as a zip, for nodes that fetch it; made once."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as made:
+        for relative, source in _layout():
+            with open(source, "rb") as opened:
+                # A fixed time, so that equal sources make equal archives.
+                entry = zipfile.ZipInfo(relative.replace(os.sep, "/"), (1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                made.writestr(entry, opened.read())
+    content = stream.getvalue()
+    return hashlib.sha256(content).hexdigest(), content
 
 
 def _layout():

@@ -17,6 +17,7 @@ _KEEP_LINE = 1500  # of one line, so that there is room for its meaning
 
 # The last line of a traceback: "ValueError: text", "pkg.mod.Error" or "KeyboardInterrupt".
 _ERROR_LINE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (.*))?$", re.DOTALL)
+_REASONS = ("  why: ", "  fix: ")  # how `exceptions.explain` goes on below an error line
 _NO_SCRIPT = re.compile(r"can't open file '?(.*?)'?: \[Errno 2\]")
 _CANNOT_RUN = re.compile(r"^runyard: cannot run (.*)$", re.MULTILINE)
 
@@ -37,8 +38,9 @@ _SIGNALS = {
 # Said where nobody failed but ranks that lost others, so nothing better is known.
 _PEER_IS_GONE = (
     "It lost the connection: another rank ended before it, perhaps without an error, or cannot be "
-    "reached. See the logs of the other ranks."
+    "reached.%s See the logs of the other ranks."
 )
+_MOST_NAMED = 8  # of the ranks that ended well
 
 _SCRIPT = "The script"  # who a message speaks of, where a job has one rank
 _ASKED_TO_END = (-15, 128 + 15, None)  # SIGTERM; and an end that nobody saw
@@ -156,12 +158,13 @@ def diagnose(exit_code, tail, rank):
     }
 
 
-def choose_cause(candidates, ranks=None, nodes=None):
+def choose_cause(candidates, ranks=None, nodes=None, good=()):
     """What made a job of several ranks fail: the error of one, its message naming the rank.
 
     A candidate is {rank, node, exit_code, ended_at, ended_by_us, error}, with what `diagnose`
     gave as `error`. Those that ended well may be among them. `ranks` and `nodes` say how many the
-    job has; without, they are counted in the candidates. None if nobody failed.
+    job has; without, they are counted in the candidates; `good` are the numbers of those that
+    ended well. None if nobody failed.
     """
     failed = [one for one in candidates if one.get("error") and one.get("exit_code") != 0]
     if not failed:
@@ -173,7 +176,7 @@ def choose_cause(candidates, ranks=None, nodes=None):
     chosen = min(failed, key=_rank_of_cause)
     error = dict(chosen["error"])
     if ranks > 1 and _lost_peer(error) and not chosen.get("ended_by_us"):
-        error["message"] = _ended_with(error["message"], _PEER_IS_GONE)
+        error["message"] = _ended_with(error["message"], _PEER_IS_GONE % _good_ones(good))
     if ranks > 1 and chosen.get("rank") is not None:
         who = "Rank %d" % chosen["rank"]
         if nodes > 1 and chosen.get("node") is not None:
@@ -193,8 +196,13 @@ def _lost_peer(error):
 
 
 def _said(error):
-    line = error["traceback"].split("\n")[-1] if error.get("traceback") else ""
+    line = _error_lines(error["traceback"])[0] if error.get("traceback") else ""
     return "%s\n%s" % (line, error["message"])
+
+
+def _good_ones(good):
+    named = ["rank %d" % number for number in sorted(good)[:_MOST_NAMED]]
+    return " With exit code 0 ended: %s." % ", ".join(named) if named else ""
 
 
 def _ended_with(message, meaning):
@@ -246,7 +254,7 @@ def _complete(lines, start):
     # Ranks of launchers prefix their lines ("[1,0]<stderr>:Traceback …"); what follows does too.
     prefix = lines[start][: lines[start].index(_TRACEBACK)]
     found = [_TRACEBACK]
-    for line in lines[start + 1 :]:
+    for number, line in enumerate(lines[start + 1 :], start + 1):
         line = line[len(prefix) :] if line.startswith(prefix) else line
         if line.startswith((" ", "\t")) or not line.strip():
             found.append(line)
@@ -254,8 +262,22 @@ def _complete(lines, start):
         if not _ERROR_LINE.match(line) or len(found) == 1:
             return None
         found.append(line)
+        for more in lines[number + 1 :]:
+            more = more[len(prefix) :] if more.startswith(prefix) else more
+            if not more.startswith(_REASONS):
+                break
+            found.append(more)
         return found
     return None
+
+
+def _error_lines(traceback):
+    """The error line of a traceback, and the reasons that errors of ours have below it."""
+    lines = traceback.split("\n")
+    reasons = []
+    while len(lines) > 1 and lines[-1].startswith(_REASONS):
+        reasons.insert(0, lines.pop())
+    return [lines[-1]] + reasons
 
 
 def _message(exit_code, text, traceback):
@@ -269,7 +291,8 @@ def _message(exit_code, text, traceback):
         said = "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))
         return said if name in ("SIGTERM", "SIGINT") else _with_meaning(said, text)
     if traceback:
-        return _of_error(traceback.split("\n")[-1], text)
+        lines = _error_lines(traceback)
+        return "\n".join([_of_error(lines[0], text)] + lines[1:])
     if exit_code in (126, 127):
         cannot = _CANNOT_RUN.findall(text)
         if cannot:

@@ -4,7 +4,7 @@ Every node has its agent. Node 0's is the *leader* and speaks for the job to the
 others are *members*: what they have to say goes to the leader over the `board`. A note is
 
     here      I am up: address, hostname, ports; `facts` of what starts the ranks
-    ready     my share of the preparations is done
+    ready     my share of the preparations is done; `facts`, if they were not known before
     group     (leader, once) all are ready: the hosts in order, and what ranks are told of data.
               Before this note no rank starts
     ended     these ranks of mine are over and good; only in jobs whose ranks do not all end
@@ -55,7 +55,7 @@ class Gang:
         self._said = set()  # what is said once and needs no look at the board
         self.leads = agent.node == 0
         self.here = {}  # node → its note
-        self.ready = set()
+        self.ready = {}  # node → its note
         self.group = None
         self.good = set()  # ranks of all nodes that are over and good
         self.has_failed = False
@@ -81,14 +81,15 @@ class Gang:
         if self._node not in self.here:
             self.post("here", facts=facts, **host._asdict())
 
-    def gather(self, data):
+    def gather(self, data, facts=None):
         """Wait until all nodes are ready; the hosts in order, and the data that ranks are told.
 
-        `data` is what the leader knows of it. GroupNotFormed, or NodeFailed, if it is not to be.
+        `data` is what the leader knows of it; `facts` are those that were not known when this node
+        came up. GroupNotFormed, or NodeFailed, if it is not to be.
         """
         if self.group is None:
             self._check_whether_to_go_on()
-            self.post("ready")
+            self.post("ready", **({} if facts is None else {"facts": facts}))
         if self.leads and self.group is None:
             self._wait_for(lambda: len(self.here) == self._nodes, self._seconds)
             self._wait_for(lambda: len(self.ready) == self._nodes)
@@ -100,11 +101,15 @@ class Gang:
         return hosts, self.group["data"]
 
     def facts(self):
-        """What every node said when it came up, in order."""
-        return [self.here[node]["facts"] for node in range(self._nodes)]
+        """What every node said of what starts its ranks, in order."""
+        return [
+            self.ready.get(node, {}).get("facts", self.here[node]["facts"])
+            for node in range(self._nodes)
+        ]
 
     def look(self, supervisor, good):
         """Tell the others what happened here; (why all must end or None, the new notes)."""
+        self._board.listen()
         self.read()
         notes, self._unseen = self._unseen, []
         failed = supervisor.failure_to_end_for()
@@ -171,7 +176,7 @@ class Gang:
         if kind == "here":
             self.here.setdefault(node, note)
         elif kind == "ready":
-            self.ready.add(node)
+            self.ready.setdefault(node, note)
         elif kind == "group":
             self.group = self.group or note
         elif kind == "ended":
@@ -208,7 +213,8 @@ class Gang:
             if seconds is not None and time.monotonic() >= begun + seconds:
                 raise GroupNotFormed(self._who_is_missing(seconds))
             is_soon = time.monotonic() < begun + _SOON_SECONDS
-            self._agent.pause(_SOON_LOOK if is_soon else board.LOOK_SECONDS)
+            self._board.wait(_SOON_LOOK if is_soon else board.LOOK_SECONDS)
+            self._agent.pause(0)
 
     def _check_whether_to_go_on(self):
         if self.cannot is not None:

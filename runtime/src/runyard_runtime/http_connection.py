@@ -19,7 +19,7 @@ _MOMENT_MS = 2  # how long more is waited for before a piece is handed on
 _DRAINED = 1 << 16  # the rest of an answer that is read to keep the connection
 
 # Where systems keep certificates, for interpreters that were built elsewhere and find none.
-_BUNDLES = (
+BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
@@ -268,7 +268,7 @@ def _encrypt(opened, name):
         elif place and os.path.exists(place):
             context.load_verify_locations(place)
     if not context.cert_store_stats()["x509_ca"]:
-        for place in _BUNDLES:
+        for place in BUNDLES:
             if os.path.exists(place):
                 context.load_verify_locations(place)
                 break

@@ -21,7 +21,7 @@ class JobData:
         except OSError as error:
             raise layout.InputFailed("The folder of an output cannot be made: %s." % error)
         if agent.plan.get("inputs"):
-            self._inputs.prepare(self._show_progress)
+            self._inputs.prepare(lambda text: show_progress(agent, text))
 
     def told(self):
         """What the ranks are told: variables, and what placeholders in arguments stand for."""
@@ -56,19 +56,19 @@ class JobData:
         """Take the mounts away; the ranks are over."""
         self._inputs.close()
 
-    def _show_progress(self, text):
-        """Say how far the preparing is, also to those who follow it from afar."""
-        agent = self._agent
-        agent.note(text)
-        link = agent.new_link(_do_not_wait)
-        only = {agent.control_log()}
-        shipper = Shipper(link, agent.plan, agent.folder, agent.own, (), only, agent.note, False)
-        try:
-            shipper.ship()
-        except (Refused, Abandoned):
-            pass  # it is shipped, or given up, with the rest
-        finally:
-            link.close()
+
+def show_progress(agent, text):
+    """Say how far the preparing is, also to those who follow it from afar."""
+    agent.note(text)
+    link = agent.new_link(_do_not_wait)
+    only = {agent.control_log()}
+    shipper = Shipper(link, agent.plan, agent.folder, agent.own, (), only, agent.note, False)
+    try:
+        shipper.ship()
+    except (Refused, Abandoned):
+        pass  # it is shipped, or given up, with the rest
+    finally:
+        link.close()
 
 
 def _do_not_wait(seconds):

@@ -39,6 +39,9 @@ _OTHERS = (("HYDRA", "MPICH"), ("Intel(R) MPI", "Intel MPI"), ("mvapich", "MVAPI
 _ABORT_LINE = re.compile(r"\[[^\]]+\] \*\*\* +(\S.*)")
 _ABORTED_RANK = re.compile(r"^reported by process \[\d+,(\d+)\]")
 _ABORT_NOISE = ("on ", "MPI_ERRORS_ARE_FATAL", "and MPI will try", "and potentially")
+_LEFT_EARLY = re.compile(
+    r"has exited due to process rank (\d+) with PID [^\n]* exiting\s+improperly"
+)
 _KEEP_CHARS = 1500  # of what mpirun says
 _START = 'exec "$%s" -S -E -c "$%s"' % (PYTHON, STARTER)
 
@@ -220,6 +223,30 @@ def words_by_rank(log):
             elif not words.group(1).startswith(_ABORT_NOISE):
                 said.append(words.group(1))
     return found
+
+
+def rank_that_left(log):
+    """The rank that ended well, but before MPI did, for which mpirun has ended all; or None."""
+    found = _LEFT_EARLY.search(log)
+    return int(found.group(1)) if found else None
+
+
+def leaving(rank, per_node):
+    """That rank as a candidate for the job's error: the others only were ended for it."""
+    message = (
+        "The script ended with exit code 0, but without calling MPI's finalize (or init), as the "
+        "other ranks do: mpirun then ends all. Let every rank make the same calls, and end with "
+        "sys.exit, not with os._exit."
+    )
+    error = {"code": "UserError", "message": message, "rank": rank, "exit_code": 0}
+    return {
+        "rank": rank,
+        "node": rank // per_node,
+        "exit_code": None,  # its own says that all is well
+        "ended_at": 0.0,  # before all others
+        "ended_by_us": False,
+        "error": error,
+    }
 
 
 def explain(node, exit_code, log):

@@ -218,7 +218,10 @@ class ByMpirun:
 
     def explain(self, candidates):
         """Add what MPI told mpirun of ranks that it aborted; their own logs do not have it."""
-        said = mpi.words_by_rank(tail_of(os.path.join(self._folder, wire.mpirun_log(0))))
+        log = tail_of(os.path.join(self._folder, wire.mpirun_log(0)))
+        said, left = mpi.words_by_rank(log), mpi.rank_that_left(log)
+        if left is not None and left not in [one["rank"] for one in candidates]:
+            candidates = candidates + [mpi.leaving(left, self._per_node)]
         for one in candidates:
             if one["rank"] in said and one["error"]:
                 message = "%s MPI says: %s." % (one["error"]["message"], said[one["rank"]])

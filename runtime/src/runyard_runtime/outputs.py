@@ -26,8 +26,22 @@ class Outputs:
         self._is_wanted = is_wanted or (lambda path: True)
         self._noted = set()
         self._uploaded = {}  # path → signature of what the server has
+        self._restored = {}  # path → signature of what was put back, not written, here
         self._seen = {}  # path → signature at the last look
         self.kept = 0
+
+    def take_as_kept(self, signatures):
+        """Do not upload files that were put back, {path: signature}, unless they change."""
+        self._restored = dict(signatures)
+        self._uploaded = dict(signatures)
+
+    def written(self):
+        """Every file that was written here, also those that were uploaded."""
+        return [
+            (name, place)
+            for name, place in sorted(self._walk())
+            if signature(place) not in (None, self._restored.get(name))
+        ]
 
     def pending(self, only_stable=False):
         """Files that changed since they were uploaded; `only_stable`: and not since the last look.

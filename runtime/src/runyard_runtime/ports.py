@@ -112,14 +112,24 @@ def own_address(node, one_machine, url):
     if one_machine:
         address = "127.%d.%d.%d" % tuple((node + 1) >> shift & 255 for shift in (16, 8, 0))
         return address if can_listen(address) else "127.0.0.1"
-    found = re.match(r"\w+://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)", url or "")
-    host = found.group(1).strip("[]") if found else ""
+    host = _host_of(url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host or "192.0.2.1", 9))  # sends nothing: only asks for the route
             return probe.getsockname()[0]
     except OSError:
         return "127.0.0.1"
+
+
+def is_loopback(url):
+    """True if the server is reached without leaving its machine."""
+    host = _host_of(url)
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _host_of(url):
+    found = re.match(r"\w+://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)", url or "")
+    return found.group(1).strip("[]") if found else ""
 
 
 def _can_bind(family, where, port):

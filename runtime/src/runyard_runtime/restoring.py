@@ -11,6 +11,7 @@ import os
 import re
 
 from runyard_runtime import job_folder, layout, wire
+from runyard_runtime.outputs import signature
 from runyard_runtime.server_link import Refused, run_path
 from runyard_runtime.shipping import STATE_FILE
 
@@ -29,16 +30,27 @@ def restore(agent):
     if job_folder.read_json(done) is not None:
         return
     work = os.path.join(agent.folder, wire.WORK_DIR)
-    outputs = _list(agent, "outputs/")
+    outputs, signatures = _list(agent, "outputs/"), {}
     for known in outputs:
         if known.get("digest"):
             _put(agent, work, known)
-    logs = newest_logs(known["path"] for known in _list(agent, "logs/"))
+            signatures[known["path"]] = signature(os.path.join(work, known["path"]))
+    logs = newest_logs(
+        known["path"]
+        for known in _list(agent, "logs/")
+        if wire.is_log_of(known["path"], agent.node, agent.plan)
+    )
     _keep_state(agent, {name: _put_log(agent, work, name, logs[name]) for name in sorted(logs)})
     if outputs or logs:
         text = "put back %d outputs and %d logs of earlier attempts"
         agent.note(text % (len(outputs), len(logs)))
-    job_folder.write_atomically(done, b"{}")
+    job_folder.write_atomically(done, json.dumps({"outputs": signatures}).encode("utf-8"))
+
+
+def restored(agent):
+    """{path: signature} of the outputs that were put back, as `outputs` knows them."""
+    known = job_folder.read_json(os.path.join(agent.folder, _DONE)) or {}
+    return {path: tuple(one) for path, one in known.get("outputs", {}).items() if one}
 
 
 def announce(attempt, logs):
@@ -89,7 +101,8 @@ def _put(agent, work, known):
 
 def _put_log(agent, work, name, generation):
     """Put a log back; what its shipper has to know of it."""
-    target = os.path.join(work, layout.safe(name))
+    here = "logs" + name[len(wire.logs_folder(agent.node)) :]
+    target = os.path.join(work, layout.safe(here))
     source = name if generation == 1 else "%s~%d" % (name, generation)
     path = run_path(agent.plan["run_id"], "files", source)
     try:

@@ -389,7 +389,7 @@ class Run(LogFamily, FileFamily):
         sample_input_dataset=None,
         sample_output_dataset=None,
         resource_configuration=None,
-        **kwargs
+        **kwargs,
     ):
         """Register a file or folder of the run as the next version of a model.
 

@@ -63,6 +63,7 @@ class ServerLink:
         self._sleep = sleep or self._ending.wait
         self._socket = None
         self._reader = None
+        self.etag = ""  # of the last answer: the digest, where a file was asked for
 
     def call(self, method, path, body=b"", patience=None):
         """The bytes of the answer. Tries again for ever while the server cannot be reached."""
@@ -209,6 +210,7 @@ class ServerLink:
             for line in iter(self._line, b""):
                 name, _, value = line.partition(b":")
                 headers[name.strip().lower()] = value.strip().lower()
+        self.etag = headers.get(b"etag", b"").strip(b'"').decode("latin-1")
         said = []
         write = write if status < 300 else said.append
         if headers.get(b"transfer-encoding") == b"chunked":

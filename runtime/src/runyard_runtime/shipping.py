@@ -65,7 +65,18 @@ class Stream:
 class Shipper(threading.Thread):
     """The thread that ships. `finish` has it ship the rest and end."""
 
-    def __init__(self, link, plan, folder, agent_folder, theirs, only=None, note=None, fresh=True):
+    def __init__(
+        self,
+        link,
+        plan,
+        folder,
+        agent_folder,
+        theirs,
+        only=None,
+        note=None,
+        fresh=True,
+        logs="logs",
+    ):
         threading.Thread.__init__(self, name="shipper", daemon=True)
         self.link = link
         self.given_up = None  # why nothing is shipped any more, in words
@@ -74,6 +85,7 @@ class Shipper(threading.Thread):
         self._folder = folder
         self._state_path = os.path.join(agent_folder, STATE_FILE)
         self._state = job_folder.read_json(self._state_path) or {}
+        self._logs = logs  # what the server calls the folder work/logs of this node
         self._theirs = theirs  # names that agents of other nodes ship
         self._only = only  # names to ship; None: all others
         self._note = note
@@ -248,7 +260,8 @@ class Shipper(threading.Thread):
                 relative = os.path.join(prefix, os.path.relpath(path, top))
                 if relative in self._streams or not _is_plain(path):
                     continue
-                text = os.fsencode(relative).decode("utf-8", "replace")
+                name = os.path.join(self._logs, os.path.relpath(path, top))
+                text = os.fsencode(name).decode("utf-8", "replace")
                 self._add(Stream(wire.LOG_STREAM, text, path, follow=True), relative)
 
     def _add(self, stream, key):

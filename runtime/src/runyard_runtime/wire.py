@@ -17,13 +17,20 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     hosts          their addresses, or null where the engine tells them at start
     launcher       {"kind": "single", "nodes": 1, "processes_per_node": 1, …}; see `launchers`
     board          how the agents of several nodes tell each other things: "folder", in the job
-                   folder, which all nodes share (also if absent), or "server": they share nothing
+                   folder, which all nodes share (also if absent), or "server": they share nothing,
+                   so each has a working directory of its own
     group_seconds  how long the first node waits for the others to come up, 300 if absent
     one_machine    true: all nodes are on one machine, so ranks meet on its loopback interface
     node_ids       the names of the nodes, in the order of their indices; absent: not known
     cores          [4, 4]: how many cores the ranks of each node may use; absent: all
     gpus           [["0"], ["1"]]: the ids of the GPUs of each node; [] is none, absent: all
-    interpreter    the Python that runs the script
+    interpreter    the Python that runs the script; null where the node finds or makes it
+    environment    what it is made from on a node that does not see the server's disk, see
+                   `node_environment`; absent elsewhere. There `address_file`, `blobs` and `mounter`
+                   are null, and what only the node knows is put in by `remote`: runtime, cache,
+                   environments (the folder where they are made), packages (the node's own UV_* and
+                   PIP_* variables)
+    keep_folder    true: the engine removes the job folder of such a node, not its agent
     prefix         what stands before the ranks' commands, to run them in containers; [] or absent:
                    nothing. See `contained`
     remove         what ends and removes containers by name, when the job is over
@@ -56,7 +63,9 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
 The job folder
 --------------
     plan.json
-    work/                 the ranks' working directory; outputs/ and logs/ are kept
+    work/                 the ranks' working directory; outputs/ and logs/ are kept. Where nodes
+                          share no folder, each keeps its own: of outputs of the same name the first
+                          node's counts in the end, logs/ of the others become logs/node-N/
     events/RANK.jsonl     what the ranks log, one JSON object a line
     azureml-logs/         what the ranks print: 70_driver_log.txt, or one file a rank:
                           70_driver_log_0.txt, TensorFlow's …_worker_0.txt and …_ps_0.txt;
@@ -154,6 +163,21 @@ def agent_dir(node):
 def driver_log(name=""):
     """The log of what a rank prints: v1's name, with the rank's ("0", "ps_0") where it has one."""
     return "azureml-logs/70_driver_log%s.txt" % ("_" + name if name else "")
+
+
+def logs_folder(node):
+    """Where the server keeps the files of work/logs of a node: of the first under their own names.
+
+    Of others only where nodes share no folder; there two of them may write the same name.
+    """
+    return "logs/node-%d" % node if node else "logs"
+
+
+def is_log_of(path, node, plan):
+    """Whether a kept log is one of that node's, where nodes share no folder."""
+    others = range(1, plan.get("nodes") or 1) if plan.get("board") == "server" else ()
+    theirs = tuple(logs_folder(one) + "/" for one in others if one != node)
+    return path.startswith(logs_folder(node) + "/") and not path.startswith(theirs)
 
 
 def mpirun_log(node):

@@ -1,6 +1,7 @@
-"""Commands for compute targets: compute ls, show, create, update, rm, nodes."""
+"""Commands for compute targets: compute ls, show, create, attach, update, rm, nodes."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import quote
 
 import click
@@ -11,9 +12,11 @@ from runyard.cli.options import json_option
 from runyard.cli.render import render_span
 from runyard.cli.scope import Scope, open_scope
 from runyard.domain.compute import (
+    AttachSpec,
     ComputePatch,
     ComputeRecord,
     ComputeSpec,
+    NodeResources,
     NodeState,
     Priority,
 )
@@ -48,7 +51,7 @@ def list_computes(workspace: str | None, as_json: bool) -> None:
     if not found:
         console.note("No clusters; runs go to 'local'. Make one: runyard compute create NAME")
         return
-    headers = ("NAME", "SIZE", "NODES", "BUSY", "LIMITS", "IDLE AFTER", "STATE")
+    headers = ("NAME", "ENGINE", "SIZE", "NODES", "BUSY", "LIMITS", "IDLE AFTER", "STATE")
     console.table(headers, [_row(one) for one in found])
 
 
@@ -137,6 +140,67 @@ def create(
 
 @compute.command()
 @click.argument("name")
+@click.option("--ray", metavar="ADDRESS", help="A Ray cluster: where its dashboard answers.")
+@click.option("--slurm", is_flag=True, help="The Slurm cluster of the server's machine.")
+@click.option("--token-file", metavar="FILE", help="Holds the token that the cluster asks for.")
+@click.option("--partition", metavar="NAME", help="Slurm: where jobs go.")
+@click.option("--account", metavar="NAME", help="Slurm: who pays.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another option of the engine; may be given several times.",
+)
+@click.option("--max-nodes", type=int, help="That runs take at once; by default any number.")
+@click.option("--cores", type=int, help="Of each node.")
+@click.option("--memory-gb", type=float, help="Of each node.")
+@click.option("--gpus", type=int, help="Of each node.")
+@_workspace
+@json_option
+def attach(
+    name: str,
+    ray: str | None,
+    slurm: bool,
+    token_file: str | None,
+    partition: str | None,
+    account: str | None,
+    options: tuple[str, ...],
+    max_nodes: int | None,
+    cores: int | None,
+    memory_gb: float | None,
+    gpus: int | None,
+    workspace: str | None,
+    as_json: bool,
+) -> None:
+    """Use a cluster of Ray or Slurm that exists; `rm` stops using it.
+
+    \b
+    Example:
+      runyard compute attach big --slurm --partition gpu --gpus 4
+      runyard compute attach ray --ray http://head:8265 --token-file ~/.ray/auth_token
+    """
+    if slurm == bool(ray):
+        raise Invalid("Name one cluster.", fix="Pass --ray ADDRESS or --slurm.")
+    given = {"address": ray, "partition": partition, "account": account}
+    spec = AttachSpec(
+        kind="slurm" if slurm else "ray",
+        options={key: value for key, value in given.items() if value} | _pairs(options),
+        secrets=_read_token(token_file),
+        max_nodes=max_nodes,
+        resources=NodeResources(cores=cores, memory_gb=memory_gb, gpus=gpus),
+    )
+    scope = _scope(workspace)
+    path = f"{_path(scope, name)}/attach"
+    record = scope.client.request("POST", path, body=spec, answer=ComputeRecord)
+    if as_json:
+        console.document(record)
+        return
+    _say(record)
+
+
+@compute.command()
+@click.argument("name")
 @click.option("--min-nodes", type=int, help="Nodes that never go.")
 @click.option("--max-nodes", type=int, help="Never more nodes than these.")
 @click.option("--idle-seconds", type=int, help="An idle node goes after so long.")
@@ -170,7 +234,7 @@ def update(
 @_workspace
 @json_option
 def remove(name: str, workspace: str | None, as_json: bool) -> None:
-    """Remove a cluster that no unfinished run needs.
+    """Remove a cluster that no unfinished run needs; an attached one stays as it is.
 
     \b
     Example:
@@ -204,6 +268,48 @@ def _get(scope: Scope, name: str) -> ComputeRecord:
     return scope.client.request("GET", _path(scope, name), answer=ComputeRecord)
 
 
+def _pairs(options: tuple[str, ...]) -> dict[str, str]:
+    """Options given as NAME=VALUE."""
+    for text in options:
+        if not text.partition("=")[0] or "=" not in text:
+            raise Invalid(f"--option {text} is not NAME=VALUE.")
+    return {text.partition("=")[0]: text.partition("=")[2] for text in options}
+
+
+def _read_token(file: str | None) -> dict[str, str]:
+    """The secrets that a file holds. A token on the command line would be seen by others."""
+    if file is None:
+        return {}
+    try:
+        return {"token": Path(file).expanduser().read_text().strip()}
+    except OSError as error:
+        raise Invalid(f"The token cannot be read from {file}.", why=f"{error.strerror}.") from None
+
+
+def _engine(record: ComputeRecord) -> str:
+    """Where its nodes come from."""
+    if record.engine is None:
+        return "this machine"
+    options = record.engine.options
+    where = options.get("address") or options.get("partition") or ""
+    return f"{record.engine.kind} {where}".rstrip()
+
+
+def _limits(record: ComputeRecord) -> str:
+    return f"{record.min_nodes}–{'any' if record.max_nodes is None else record.max_nodes}"
+
+
+def _size(record: ComputeRecord) -> str:
+    """What a node has, as it was asked for."""
+    size, asked = record.size, record.resources
+    if record.attached and (asked is None or asked == NodeResources()):
+        return "as the cluster has it"
+    gpus = f", {size.gpus} GPU" + ("s" if size.gpus != 1 else "") if size.gpus else ""
+    cores = f"{size.cores} core{'' if size.cores == 1 else 's'}" if size.cores else "any cores"
+    memory = f"{size.memory_gb:g} GB" if size.memory_gb else "any memory"
+    return (f"{size.name}: " if size.name else "") + f"{cores}, {memory}{gpus}"
+
+
 def _busy(record: ComputeRecord) -> int:
     return sum(node.state is NodeState.RUNNING for node in record.nodes)
 
@@ -211,32 +317,32 @@ def _busy(record: ComputeRecord) -> int:
 def _row(record: ComputeRecord) -> list[Cell]:
     return [
         Cell(record.name, "bold"),
-        Cell(record.size.name),
+        Cell(_engine(record)),
+        Cell(record.size.name or "-"),
         Cell(str(len(record.nodes))),
         Cell(str(_busy(record))),
-        Cell(f"{record.min_nodes}–{record.max_nodes}"),
-        Cell(render_span(timedelta(seconds=record.idle_seconds))),
+        Cell(_limits(record)),
+        Cell("-" if record.engine else render_span(timedelta(seconds=record.idle_seconds))),
         Cell(str(record.allocation)),
     ]
 
 
 def _say(record: ComputeRecord) -> None:
-    size = record.size
-    gpus = f", {size.gpus} GPU" + ("s" if size.gpus != 1 else "") if size.gpus else ""
-    console.fields(
-        {
-            "name": Cell(record.name, "bold"),
-            "workspace": record.workspace,
-            "size": f"{size.name}: {size.cores} cores, {size.memory_gb:g} GB{gpus}",
-            "priority": str(record.priority),
-            "nodes": f"{len(record.nodes)} now, {_busy(record)} busy; "
-            f"{record.min_nodes} to {record.max_nodes}",
-            "idle nodes go after": render_span(timedelta(seconds=record.idle_seconds)),
-            "cores of a node": str(record.node_cores),
-            "state": str(record.allocation),
-            "description": record.description,
-        }
-    )
+    limit = "any number" if record.max_nodes is None else str(record.max_nodes)
+    shown: dict[str, str | Cell] = {
+        "name": Cell(record.name, "bold"),
+        "workspace": record.workspace,
+        "engine": _engine(record) + (", attached" if record.attached else ""),
+        "size": _size(record),
+        "priority": str(record.priority),
+        "nodes": f"{len(record.nodes)} now, {_busy(record)} busy; {record.min_nodes} to {limit}",
+    }
+    if record.engine is None:
+        shown["idle nodes go after"] = render_span(timedelta(seconds=record.idle_seconds))
+        shown["cores of a node"] = str(record.node_cores)
+    shown["state"] = str(record.allocation)
+    shown["description"] = record.description
+    console.fields(shown)
     for warning in record.warnings:
         console.note(f"warning: {warning}", "yellow")
 
@@ -248,10 +354,11 @@ def _say_nodes(record: ComputeRecord) -> None:
             Cell(node.id),
             Cell(str(node.state), _COLOURS.get(node.state, "")),
             Cell(render_span(now - node.since)),
-            Cell(str(node.cores)),
+            Cell(str(node.cores or "-")),
             Cell(", ".join(node.gpus) or "-"),
+            Cell(node.host or "-"),
             Cell(node.run or ""),
         ]
         for node in record.nodes
     ]
-    console.table(("NODE", "STATE", "SINCE", "CORES", "GPUS", "RUN"), rows)
+    console.table(("NODE", "STATE", "SINCE", "CORES", "GPUS", "HOST", "RUN"), rows)

@@ -9,20 +9,27 @@ from datetime import datetime
 
 import msgspec
 
+from runyard.data.sealing import seal
 from runyard.domain.compute import (
+    AttachSpec,
     ComputePatch,
     ComputeRecord,
     ComputeSpec,
+    EngineRef,
     Machine,
+    NodeResources,
     VmSize,
     check_compute_name,
     check_scale,
 )
-from runyard.domain.errors import Conflict, Invalid, NotFound, Stale
+from runyard.domain.errors import Conflict, Invalid, NotFound, Stale, Unsupported
 from runyard.domain.runs import LOCAL, RunKind, RunRecord, ScriptSpec
 from runyard.domain.states import ACTIVE
 from runyard.domain.workspaces import WorkspaceRecord
-from runyard.planning.sizes import SIZES, find_size, share_out
+from runyard.engines.base import Capabilities
+from runyard.planning.node_environments import spec_for_nodes
+from runyard.planning.pools import is_over
+from runyard.planning.sizes import SIZES, Share, find_size, share_out
 from runyard.stores.base import Store, Where, find_all
 
 
@@ -62,12 +69,16 @@ def create_compute(
     spec: ComputeSpec,
     machine: Machine,
     now: datetime,
+    engine: EngineRef | None = None,
 ) -> ComputeRecord:
-    """Make a target. One of that name and size gets the new scale, as v1 did it."""
+    """Make a target whose nodes come from that engine, by default from this machine.
+
+    One of that name and size gets the new scale, as v1 did it.
+    """
     check_compute_name(name)
     check_scale(spec.min_nodes, spec.max_nodes, spec.idle_seconds)
     size = find_size(spec.vm_size)
-    share = share_out(size, spec.max_nodes, machine)
+    share = _share(size, spec.max_nodes, machine, engine)
     record = ComputeRecord(
         id=compute_id(workspace, name),
         workspace=workspace.name,
@@ -85,11 +96,14 @@ def create_compute(
         details=spec.details,
         warnings=share.warnings,
         allocation_since=now,
+        engine=engine,
+        resources=None if engine is None else resources_of(size),
     )
     try:
         return store.records.insert(record)
     except Conflict:
         there = store.records.get(ComputeRecord, record.id)
+    _refuse_attached(there, "It is an attached cluster, which has no size.")
     if (there.size.name.upper(), there.priority) != (size.name.upper(), spec.priority):
         raise Conflict(
             f"Compute target '{there.name}' exists already, with another size.",
@@ -100,6 +114,111 @@ def create_compute(
         min_nodes=spec.min_nodes, max_nodes=spec.max_nodes, idle_seconds=spec.idle_seconds
     )
     return update_compute(store, workspace, there.name, patch, machine, now)
+
+
+def attach_compute(
+    store: Store,
+    workspace: WorkspaceRecord,
+    name: str,
+    spec: AttachSpec,
+    secret: bytes,
+    now: datetime,
+    warnings: tuple[str, ...] = (),
+) -> ComputeRecord:
+    """Make a target of a cluster that exists; attaching it again changes how it is used.
+
+    Which cluster it is can only be changed while no unfinished run is on it.
+    """
+    planned = plan_attached(workspace, name, spec, secret, now)
+    record = msgspec.structs.replace(planned, warnings=warnings)
+    try:
+        return store.records.insert(record)
+    except Conflict:
+        there = store.records.get(ComputeRecord, record.id)
+    if not there.attached or there.engine is None or there.engine.kind != spec.kind:
+        raise Conflict(
+            f"Compute target '{there.name}' exists already, and is something else.",
+            why="It is attached to another kind of cluster."
+            if there.attached
+            else f"It has nodes of {there.size.name}.",
+            fix="Choose another name, or remove it first.",
+        )
+    if there.engine.options != spec.options and active_runs(store, there):
+        raise Conflict(
+            f"Compute target '{there.name}' is in use.",
+            why="Unfinished runs are on the cluster that it stands for now.",
+            fix="Wait for them, or attach the other cluster under another name.",
+        )
+
+    def how(now_there: ComputeRecord) -> ComputeRecord:
+        return msgspec.structs.replace(
+            now_there,
+            modified=now,
+            engine=record.engine,
+            max_nodes=record.max_nodes,
+            resources=record.resources,
+            size=record.size,
+            node_cores=record.node_cores,
+            description=record.description,
+            tags=record.tags,
+            warnings=record.warnings,
+        )
+
+    return change(store, there.id, how)
+
+
+def plan_attached(
+    workspace: WorkspaceRecord, name: str, spec: AttachSpec, secret: bytes, now: datetime
+) -> ComputeRecord:
+    """The record of a cluster that is to be attached, its secrets sealed; `Invalid` if wrong."""
+    check_compute_name(name)
+    check_scale(0, spec.max_nodes, 0)
+    asked = spec.resources
+    for what, value, least in (
+        ("cores", asked.cores, 1),
+        ("memory_gb", asked.memory_gb, 0),
+        ("gpus", asked.gpus, 0),
+    ):
+        if value is not None and value < least:
+            raise Invalid(f"{what}={value} makes no sense for a node.")
+    cores, memory_gb, gpus = asked.cores or 0, asked.memory_gb or 0.0, asked.gpus or 0
+    return ComputeRecord(
+        id=compute_id(workspace, name),
+        workspace=workspace.name,
+        name=name,
+        created=now,
+        modified=now,
+        size=VmSize(name="", cores=cores, memory_gb=memory_gb, gpus=gpus),
+        max_nodes=spec.max_nodes,
+        node_cores=cores,
+        description=spec.description,
+        tags=spec.tags,
+        allocation_since=now,
+        engine=EngineRef(kind=spec.kind, options=spec.options, secret=seal(spec.secrets, secret)),
+        attached=True,
+        resources=asked,
+    )
+
+
+def resources_of(size: VmSize) -> NodeResources:
+    """What a node of a size must have."""
+    return NodeResources(cores=size.cores, memory_gb=size.memory_gb, gpus=size.gpus)
+
+
+def _share(size: VmSize, nodes: int | None, machine: Machine, engine: EngineRef | None) -> Share:
+    """What each node gets: of an engine elsewhere what its size says, else a share of this."""
+    if engine is not None:
+        return Share(cores=size.cores, gpus=size.gpus)
+    return share_out(size, nodes or 0, machine)
+
+
+def _refuse_attached(record: ComputeRecord, why: str) -> None:
+    if record.attached:
+        raise Conflict(
+            f"Compute target '{record.name}' exists already, and is something else.",
+            why=why,
+            fix="Choose another name, or remove it first.",
+        )
 
 
 def update_compute(
@@ -119,7 +238,7 @@ def update_compute(
         check_scale(changed.min_nodes, changed.max_nodes, changed.idle_seconds)
         if changed == record:
             return record
-        share = share_out(record.size, changed.max_nodes, machine)
+        share = _share(record.size, changed.max_nodes, machine, record.engine)
         return msgspec.structs.replace(
             changed, modified=now, node_cores=share.cores, warnings=share.warnings
         )
@@ -179,15 +298,52 @@ def target_name(run: RunRecord) -> str:
     return run.spec.script.target if run.spec.script is not None else ""
 
 
-def check_target(store: Store, workspace: WorkspaceRecord, script: ScriptSpec) -> None:
-    """Refuse a run whose target does not exist or is too small for it."""
-    if script.target == LOCAL:
+def check_target(
+    store: Store,
+    workspace: WorkspaceRecord,
+    script: ScriptSpec,
+    capabilities_of: Callable[[EngineRef | None], Capabilities],
+) -> None:
+    """Refuse a run whose target does not exist, is too small for it, or cannot do what it needs."""
+    nodes, target = script.launcher.nodes, script.target
+    if target == LOCAL:
+        _check_abilities(script, target, capabilities_of(None), None)
         return
-    compute = load_compute(store, workspace, script.target)
-    if script.launcher.nodes > compute.max_nodes:
+    compute = load_compute(store, workspace, target)
+    if is_over(compute.max_nodes, nodes):
         raise Invalid(
-            f"The run needs {script.launcher.nodes} nodes, more than '{compute.name}' may have.",
+            f"The run needs {nodes} nodes, more than '{compute.name}' may have.",
             why=f"Its max_nodes is {compute.max_nodes}.",
             fix=f"Ask for fewer nodes, or: runyard compute update {compute.name} "
-            f"--max-nodes {script.launcher.nodes}",
+            f"--max-nodes {nodes}",
+        )
+    _check_abilities(script, compute.name, capabilities_of(compute.engine), compute.resources)
+
+
+def _check_abilities(
+    script: ScriptSpec, target: str, can: Capabilities, resources: NodeResources | None
+) -> None:
+    nodes = script.launcher.nodes
+    if nodes > 1 and not can.multi_node:
+        raise Unsupported(
+            f"A run cannot have {nodes} nodes on '{target}'.",
+            why="Its engine starts all processes on one node.",
+            fix="Ask for one node; it may have several processes.",
+        )
+    if resources is not None and resources.gpus and not can.gpus:
+        raise Unsupported(
+            f"'{target}' cannot give its nodes {resources.gpus} GPU"
+            f"{'' if resources.gpus == 1 else 's'}.",
+            why="Its cluster has none, or does not hand them out.",
+            fix="Choose a size without GPUs, or another target.",
+        )
+    if not can.shared_folder:
+        spec_for_nodes(script.environment)
+    elif script.environment.docker and not can.one_machine and not can.containers:
+        raise Unsupported(
+            f"The environment '{script.environment.name}' asks for a container, which "
+            f"'{target}' cannot run.",
+            why="Its image is on the server's machine, and the nodes of this cluster do not have "
+            "it.",
+            fix="Set docker.enabled to False: the packages are then used without a container.",
         )

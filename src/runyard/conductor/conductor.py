@@ -6,13 +6,11 @@ once a second. Nothing it knows is lost with it: what it keeps in memory is rebu
 
 import logging
 import queue
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -21,21 +19,23 @@ import msgspec
 
 from runyard.conductor import runs
 from runyard.conductor.changes import Changes
+from runyard.conductor.children import Children
+from runyard.conductor.engine_book import THIS_MACHINE, EngineBook, Job, pending_words
+from runyard.conductor.job_plans import JobPlans
+from runyard.conductor.node_builder import NodeBuilder
 from runyard.conductor.pools import Pools
 from runyard.conductor.preparing import Prepared, Preparing
-from runyard.domain.compute import Machine
+from runyard.domain.compute import EngineRef, Machine
 from runyard.domain.environments import EnvironmentSpec
-from runyard.domain.errors import NotFound, RunyardError, Stale
-from runyard.domain.files import Manifest, decode_manifest
+from runyard.domain.errors import NotFound, RunyardError, Stale, Unavailable
 from runyard.domain.runs import RunError, RunKind, RunRecord
-from runyard.domain.states import ACTIVE, TERMINAL, RunState
-from runyard.domain.tokens import Role, mint
-from runyard.engines.base import Capabilities, Engine, JobId, JobPhase, JobStatus, NodeGroup
+from runyard.domain.states import ACTIVE, RunState
+from runyard.engines.base import Capabilities, Engine, JobId, JobPhase, JobStatus, NodeGroup, Opener
 from runyard.environments.base import Builder, builder_for
 from runyard.planning import lifecycle
-from runyard.planning.job import Surroundings, job_key, plan_job
+from runyard.planning.job import job_key
 from runyard.planning.pools import Start
-from runyard.settings import GIGABYTE, Settings
+from runyard.settings import Settings
 from runyard.stores.base import Store, Where, find_all
 from runyard_runtime import bundle, wire
 
@@ -44,8 +44,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 LEAVING_SECONDS = 30.0  # beyond the grace time: for a failed attempt to ship what it has
 
-# Mounts an input on this machine. -P: the job's folder must not be where modules come from.
-_MOUNTER = (sys.executable, "-P", "-m", "runyard.data.mount")
+_AWAY = "its cluster cannot be reached now"  # what a run waits for then
 
 S = RunState
 
@@ -69,16 +68,14 @@ class Conductor:
         url: Callable[[], str],
         *,
         engine: Engine,
+        engines: Mapping[str, Opener] | None = None,
         builders: Sequence[Builder],
         machine: Machine | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
         self._settings = settings
-        self._secret = secret
         self._changes = changes
-        self._url = url
-        self._engine = engine
         self._builders = builders
         self._now = now
         self._inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -86,23 +83,27 @@ class Conductor:
         self._chores = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chores")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="conductor", daemon=True)
-        self._machine = machine or Machine(cores=1)
-        self._pools = Pools(store, settings.slots, self._machine, now, self.wake)
+        machine = machine or Machine(cores=1)
+        self._plans = JobPlans(store, settings, secret, url, machine)
+        folder = settings.home / "engines"
+        self._book = EngineBook(
+            engine, folder=folder, secret=secret, openers=engines or {}, wake=self.wake
+        )
+        self._children = Children(store, changes, now)
+        self._pools = Pools(store, settings.slots, machine, now, self.wake, self._book.trouble)
         self._lock = threading.Lock()  # guards the next against readers of other threads
-        self._busy: dict[str, JobId | None] = {}  # runs that were started
+        self._busy: dict[str, Job | None] = {}  # runs that were started
         self._remarks: dict[str, tuple[str, ...]] = {}  # for the build logs of runs that wait
         self._unbuilt: dict[str, EnvironmentSpec] = {}  # what runs wait for, in the order they came
         self._stumbled: set[str] = set()  # runs that some trouble kept us from looking after
-        self._ended: set[JobId] = set()  # jobs of runs that are over, to be cleaned up
+        self._ended: set[Job] = set()  # jobs of runs that are over, to be cleaned up
         # Jobs whose run starts anew when nothing is left of them, and how long they have for it.
-        self._outgoing: dict[JobId, Outgoing] = {}
-        self._runtime = Path()
-        self._load_manifest = lru_cache(maxsize=64)(self._read_manifest)
+        self._outgoing: dict[Job, Outgoing] = {}
 
     def start(self) -> None:
         """Take up every unfinished run, then go on in a thread."""
         target = self._settings.home / "runtime" / bundle.bundle_digest()
-        self._runtime = Path(bundle.materialize(str(target)))
+        self._plans.runtime = Path(bundle.materialize(str(target)))
         self._thread.start()
 
     def stop(self) -> None:
@@ -111,6 +112,7 @@ class Conductor:
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+        self._book.close()
         self._chores.shutdown(wait=True)
 
     def wake(self, run_id: str | None = None) -> None:
@@ -120,13 +122,33 @@ class Conductor:
         self._inbox.put(run_id)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What the engine can do, for those who check a run before they take it."""
-        return self._engine.capabilities
+    def plans(self) -> JobPlans:
+        """What makes the plans of jobs."""
+        return self._plans
+
+    def plan_of(self, run: RunRecord) -> bytes:
+        """The plan of the run's present attempt, for a node that asks for it. From any thread."""
+        return self._plans.plan(run, self._book.capabilities(self._pools.engine_of(run)))
+
+    def capabilities_of(self, engine: EngineRef | None) -> Capabilities:
+        """What an engine can do, for those who check a run before they take it."""
+        return self._book.capabilities(engine)
+
+    def check_engine(self, engine: EngineRef) -> None:
+        """Ask a cluster whether it takes jobs; raises what is wrong, in words."""
+        self._book.check(engine)
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
-        """The runs with their place in line, where they wait in one."""
-        return self._pools.describe(found)
+        """The runs with what they wait for, where they wait in a line: ours or a cluster's."""
+        return [self._describe_start(run) for run in self._pools.describe(found)]
+
+    def _describe_start(self, run: RunRecord) -> RunRecord:
+        with self._lock:
+            job = self._busy.get(run.id) if run.state is S.STARTING else None
+        if job is None or job.engine == THIS_MACHINE:
+            return run
+        words = pending_words(self._book.status(job), job.engine)
+        return msgspec.structs.replace(run, waiting=words) if words else run
 
     # ---- the loop ----------------------------------------------------------------------------
 
@@ -141,7 +163,6 @@ class Conductor:
             self._guarded(self._pools.save)
             if time.monotonic() >= next_poll:
                 self._guarded(self._poll)
-                self._guarded(self._clean_up)
                 self._wake_again()
                 next_poll = time.monotonic() + POLL_SECONDS
 
@@ -181,29 +202,42 @@ class Conductor:
         """Take up what an earlier server left; False if that could not be read right now."""
         try:
             found = self._load_unfinished()
-            jobs = self._engine.jobs()
-            self._end_orphans()
+            jobs = self._book.local_jobs()
+            self._children.end_orphans()
             self._hold_nodes(found)
+            for ref in self._pools.engines():
+                self._book.key_of(ref)
         except Exception:  # nothing may start before this is known
             log.exception("unfinished runs cannot be taken up yet")
             return False
         if found:
             log.info("taking up %d unfinished runs", len(found))
-        ours = {job_key(run) for run in found} | {run.job for run in found}
-        self._ended |= {job for job in jobs if job not in ours}
-        for job in self._ended:
-            self._engine.stop(job)
+        self._end_strays(THIS_MACHINE, jobs, found)
         for run in found:
-            before = {attempt.job for attempt in run.attempts}
-            before |= {job_key(run, attempt.attempt) for attempt in run.attempts}
-            for job in self._ended & before:
-                self._see_out(job, run)
+            engine = self._engine_key(run)
+            if run.attempts and run.state is S.QUEUED and engine != THIS_MACHINE:
+                # A cluster may take a while to say whether anything is left of the last attempt.
+                self._see_out(Job(engine, JobId(job_key(run, run.attempts[-1].attempt))), run)
         # As they came into line, so that the lines keep their order.
         for run in sorted(
             found, key=lambda run: (not lifecycle.has_job(run), lifecycle.in_line_since(run))
         ):
             self._guarded(self._step, run.id)
         return True
+
+    def _end_strays(self, engine: str, ids: Iterable[JobId], found: Sequence[RunRecord]) -> None:
+        """End the jobs of an engine that belong to no unfinished run, or to a past attempt."""
+        ours = {job_key(run) for run in found} | {run.job for run in found}
+        strays = {Job(engine, id) for id in ids if id not in ours}
+        for job in strays - self._ended:
+            self._ended.add(job)
+            self._book.stop(job)
+        for run in found:
+            before = {attempt.job for attempt in run.attempts}
+            before |= {job_key(run, attempt.attempt) for attempt in run.attempts}
+            for job in strays:
+                if job.id in before:
+                    self._see_out(job, run)
 
     def _hold_nodes(self, found: Sequence[RunRecord]) -> None:
         """Let runs have the nodes they work on, before somebody else starts in their place."""
@@ -249,7 +283,7 @@ class Conductor:
         assert run.spec.script is not None
         spec = run.spec.script.environment
         try:
-            builder = builder_for(spec, self._builders)
+            builder = builder_for(spec, self._builders_of(run))
             ready = builder.ready(spec)
         except RunyardError as error:
             self._fail(run, RunError(code="EnvironmentFailed", message=str(error)))
@@ -281,6 +315,11 @@ class Conductor:
         self._remarks[run.id] = remarks
         self._unbuilt[run.id] = spec
         self._preparing.request(run.id, builder, spec)
+
+    def _builders_of(self, run: RunRecord) -> Sequence[Builder]:
+        """Who builds the run's environment: other rules hold where nodes do not see our disk."""
+        can = self._book.capabilities(self._pools.engine_of(run))
+        return self._builders if can.shared_folder else [NodeBuilder(self._builders)]
 
     def _on_prepared(self, run_ids: Sequence[str], prepared: Prepared) -> None:
         """An environment is built, or failed to; called from the build's own thread."""
@@ -323,12 +362,12 @@ class Conductor:
             self._pools.release(run.id)
         if job is not None:
             self._see_out(job, run)
-            self._engine.stop(job)
-        self._end_children(run, S.FAILED, failed.error)
+            self._book.stop(job)
+        self._children.end(run, S.FAILED, failed.error)
         with self._lock:
             return all(one.run_id != run.id for one in self._outgoing.values())
 
-    def _see_out(self, job: JobId, run: RunRecord) -> None:
+    def _see_out(self, job: Job, run: RunRecord) -> None:
         """Have the run start anew when nothing is left of that job."""
         deadline = time.monotonic() + self._settings.grace_seconds + LEAVING_SECONDS
         self._ended.add(job)
@@ -381,7 +420,13 @@ class Conductor:
     def _start_job(self, run: RunRecord) -> None:
         """Start the run's agents, or find them; both are the same to us."""
         try:
-            job = self._engine.start(self._node_group(run))
+            job = self._begin(run)
+        except Unavailable as error:  # of its cluster; this machine is always there
+            self._stumbled.add(run.id)  # so it is tried again
+            waiting = f"{_AWAY}: {error.what}"
+            if run.waiting != waiting:
+                self._save(msgspec.structs.replace(run, waiting=waiting))
+            return
         except (RunyardError, OSError) as error:
             self._fail_start(run, RunError(code="EngineFailed", message=str(error)))
             return
@@ -390,79 +435,78 @@ class Conductor:
             message = f"The run could not be started: {error!r}. See server.log."
             self._fail_start(run, RunError(code="InternalError", message=message))
             return
+        if job is None:
+            return  # it is on its way to its cluster; we are woken when that is over
         with self._lock:
             self._busy[run.id] = job
 
         def keep_job(now: RunRecord) -> RunRecord:
             # Its agent may be quicker: that attempt may be over by now.
-            same = now.attempt == run.attempt
-            return msgspec.structs.replace(now, job=str(job)) if same else now
+            if now.attempt != run.attempt:
+                return now
+            waiting = "" if now.waiting.startswith(_AWAY) else now.waiting
+            return msgspec.structs.replace(now, job=str(job.id), waiting=waiting)
 
-        if run.job != job:
+        if run.job != job.id or run.waiting.startswith(_AWAY):
             runs.change(self._store, run.id, keep_job)
 
+    def _begin(self, run: RunRecord) -> Job | None:
+        ref = self._pools.engine_of(run)
+        job = Job(self._book.key_of(ref), JobId(job_key(run)))
+
+        def group() -> NodeGroup:
+            resources = self._pools.resources_of(run)
+            return self._plans.node_group(run, self._book.capabilities(ref), resources)
+
+        return self._book.start(job, run.id, group)
+
     def _fail_start(self, run: RunRecord, error: RunError) -> None:
-        self._see_out(JobId(job_key(run)), run)  # whatever was begun
+        begun = Job(self._engine_key(run), JobId(job_key(run)))  # whatever there is of it
+        self._see_out(begun, run)
         if run.state is S.CANCEL_REQUESTED:
             self._save(lifecycle.move(run, S.CANCELED, now=self._now(), error=error))
         else:
             self._save(lifecycle.end_attempt(run, now=self._now(), error=error))
         self.wake(run.id)
 
-    def _node_group(self, run: RunRecord) -> NodeGroup:
-        assert run.spec.script is not None
-        home = self._settings.home
-        around = Surroundings(
-            url=self._url(),
-            address_file=str(home / "server.json"),
-            token=mint(self._secret, Role.RUN, run.id, wire.NEVER),
-            agent_token=mint(self._secret, Role.AGENT, run.id, wire.NEVER),
-            runtime=str(self._runtime),
-            blobs=self._store.blobs.folder(),
-            grace_seconds=self._settings.grace_seconds,
-            group_seconds=self._settings.group_seconds,
-            sample_seconds=self._settings.sample_seconds,
-            cache=str(home / "cache"),
-            cache_bytes=int(self._settings.cache_gb * GIGABYTE),
-            mounter=_MOUNTER,
-            mirrors=self._settings.mirrors,
-            allow_private=self._settings.allows_private,
-            fetch_limit_bytes=self._settings.fetch_limit_bytes,
-            machine=self._machine,
-            one_machine=self._engine.capabilities.one_machine,
-            shared_folder=self._engine.capabilities.shared_folder,
-        )
-        workspace = runs.load_workspace(self._store, run.spec.workspace)
-        manifest = self._load_manifest(run.spec.script.snapshot)
-        plan = plan_job(run, workspace, manifest, around)
-        return NodeGroup(key=job_key(run), nodes=run.spec.script.launcher.nodes, plan=plan)
-
-    def _read_manifest(self, snapshot: str) -> Manifest:
-        return decode_manifest(b"".join(self._store.blobs.open(snapshot)))
-
     def _attend(self, run: RunRecord) -> None:
         """See that a run which holds a slot is known to us, and stop it if it is to stop."""
         if run.spec.kind is not RunKind.SERVICE:
             self._pools.hold(run)
+        stored = self._stored_job(run)
         with self._lock:
             known = run.id in self._busy
-            job = self._busy.setdefault(run.id, JobId(run.job) if run.job else None)
+            job = self._busy.setdefault(run.id, stored)
         if job is None:
             self._start_job(run)
         elif not known:
-            log.info("run %s goes on as job %s", run.id, job)
+            log.info("run %s goes on as job %s", run.id, job.id)
         if run.state is S.CANCEL_REQUESTED and (job := self._busy.get(run.id)) is not None:
-            self._engine.stop(job)
+            self._book.stop(job)
+
+    def _stored_job(self, run: RunRecord) -> Job | None:
+        """The job of the run's present attempt, as the store knows it."""
+        return Job(self._engine_key(run), JobId(run.job)) if run.job else None
+
+    def _engine_key(self, run: RunRecord) -> str:
+        return self._book.key_of(self._pools.engine_of(run))
 
     def _poll(self) -> None:
-        """Look at all jobs in one round trip; deal with those that ended without a word."""
+        """Look at all jobs, each engine's in one round trip, and deal with those that ended."""
+        for engine, ids in self._book.kept():
+            self._end_strays(engine, ids, self._load_unfinished())
         with self._lock:
             jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
-        if not jobs:
-            return
-        for job, status in self._engine.poll(list(jobs)).items():
-            if status.phase in (JobPhase.EXITED, JobPhase.GONE):
+        for job, status in self._book.look({*jobs, *self._ended}):
+            if job in self._ended:
+                self._clean_up(job, status)
+            elif status.phase in (JobPhase.EXITED, JobPhase.GONE):
                 self._guarded(self._judge, jobs[job], status)
+            elif status.hosts:
+                self._pools.name_hosts(jobs[job], status.hosts)
+        with self._lock:
+            jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
+        self._book.ask({*jobs, *self._ended}, self._pools.engines())
 
     def _judge(self, run_id: str, status: JobStatus) -> None:
         """Deal with a job that ended without a word that reached us."""
@@ -474,6 +518,8 @@ class Conductor:
         run = self._save(verdict.run)
         log.warning("run %s: its job is %s. %s", run.id, status.phase, status.detail)
         if verdict.take_over:
+            with self._lock:
+                self._busy[run.id] = None
             self._start_job(run)
         else:
             self.wake(run.id)
@@ -483,76 +529,37 @@ class Conductor:
     def _release(self, run: RunRecord) -> None:
         """Let go of a run that is over: its slot, its job, its open children, its growing logs."""
         self._pools.release(run.id)
+        stored = self._stored_job(run)
         with self._lock:
-            job = self._busy.pop(run.id, None) or (JobId(run.job) if run.job else None)
+            job = self._busy.pop(run.id, None) or stored
         if job is not None:
             self._ended.add(job)
             if run.state is not S.COMPLETED:
-                self._engine.stop(job)  # if it was ended from outside, it still has processes
+                self._book.stop(job)  # if it was ended from outside, it still has processes
         log.info("run %s is %s%s", run.id, run.state, f": {run.error.message}" if run.error else "")
         self._chore(self._store.streams.seal_logs, run.id)
-        self._end_children(run, run.state, run.error)
+        self._children.end(run, run.state, run.error)
 
-    def _end_children(self, run: RunRecord, state: RunState, error: RunError | None) -> None:
-        """Children that logged from the run's process ended with it, and so did theirs."""
-        where = Where(parent=run.id, kind=RunKind.INTERACTIVE)
-        for child in find_all(self._store.records, RunRecord, where):
-            self._end_child(child, state, error)
-            self._end_children(child, state, error)
-
-    def _end_child(self, child: RunRecord, state: RunState, error: RunError | None) -> None:
-        def how(now: RunRecord) -> RunRecord:
-            if now.state in TERMINAL:
-                return now
-            return lifecycle.move(now, state, now=self._now(), error=error)
-
-        runs.change(self._store, child.id, how)
-        self._changes.notify(child.id)
-
-    def _end_orphans(self) -> None:
-        """End children whose parent ended when there was no server to see it."""
-        where = Where(states=ACTIVE, kind=RunKind.INTERACTIVE)
-        for child in find_all(self._store.records, RunRecord, where):
-            parent = self._parent_job(child)
-            if parent is not None and parent.state in TERMINAL:
-                self._end_child(child, parent.state, parent.error)
-
-    def _parent_job(self, child: RunRecord) -> RunRecord | None:
-        """The submitted script that a child belongs to, however deep; None if there is none."""
-        run = child
-        while run.spec.parent is not None:
-            try:
-                run = self._store.records.get(RunRecord, run.spec.parent)
-            except NotFound:
-                return None
-            if run.spec.script is not None:
-                return run
-        return None
-
-    def _clean_up(self) -> None:
-        """Remove what the engine keeps of jobs that are over."""
-        if not self._ended:
-            return
-        for job, status in self._engine.poll(list(self._ended)).items():
-            is_over = status.phase in (JobPhase.EXITED, JobPhase.GONE)
-            outgoing = self._outgoing.get(job)
-            if is_over or (outgoing is not None and time.monotonic() >= outgoing.deadline):
-                self._ended.discard(job)
+    def _clean_up(self, job: Job, status: JobStatus) -> None:
+        """Remove what its engine keeps of a job, once it is over or its time is."""
+        is_over = status.phase in (JobPhase.EXITED, JobPhase.GONE)
+        outgoing = self._outgoing.get(job)
+        if is_over or (outgoing is not None and time.monotonic() >= outgoing.deadline):
+            self._ended.discard(job)
+            if job.engine == THIS_MACHINE:
                 self._chore(self._remove_job, job)
+            else:
+                self._remove_job(job)
 
-    def _remove_job(self, job: JobId) -> None:
-        try:
-            self._engine.kill(job)  # whatever became of its agent, nothing is left behind
-        except Exception:
-            self._ended.add(job)  # once more, soon: what may still run must not meet a next attempt
-            raise
-        try:
-            self._engine.forget(job)
-        finally:
-            with self._lock:
-                outgoing = self._outgoing.pop(job, None)
-            if outgoing is not None:
-                self.wake(outgoing.run_id)
+    def _remove_job(self, job: Job) -> None:
+        self._book.remove(job, lambda: self._on_removed(job), lambda: self._ended.add(job))
+
+    def _on_removed(self, job: Job) -> None:
+        """Nothing is left of the job; from any thread."""
+        with self._lock:
+            outgoing = self._outgoing.pop(job, None)
+        if outgoing is not None:
+            self.wake(outgoing.run_id)
 
     # ---- small steps -------------------------------------------------------------------------
 

@@ -16,13 +16,15 @@ from runyard.conductor import computes
 from runyard.domain.compute import (
     Allocation,
     ComputeRecord,
+    EngineRef,
     Machine,
     NodeRecord,
+    NodeResources,
     NodeState,
     NodeUse,
 )
 from runyard.domain.errors import NotFound
-from runyard.domain.runs import LOCAL, RunRecord
+from runyard.domain.runs import LOCAL, RunKind, RunRecord
 from runyard.domain.states import RunState
 from runyard.planning.pools import (
     Pool,
@@ -55,7 +57,24 @@ class _State:
         self.waiting: dict[str, Request] = {}
         self.is_saved = True
 
-    def view(self) -> Pool:
+    @property
+    def engine(self) -> EngineRef | None:
+        """Where its nodes come from; None: this machine."""
+        return self.record.engine if self.record is not None else None
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing can follow from a plan: an engine's nodes, all taken or not wanted.
+
+        A site of a thousand nodes is looked at only when one is free.
+        """
+        if self.record is None or self.record.engine is None:
+            return False
+        return not self.waiting or (
+            self.record.max_nodes is not None and len(self.nodes) >= self.record.max_nodes
+        )
+
+    def view(self, trouble: str = "") -> Pool:
         """The pool as planning sees it."""
         waiting = tuple(self.waiting.values())
         if self.record is None:
@@ -77,6 +96,9 @@ class _State:
             gpus=self.record.size.gpus,
             nodes=self.nodes,
             waiting=waiting,
+            elsewhere=self.engine is not None,
+            made=self.made,
+            trouble=trouble,
         )
 
     def put_nodes(self, nodes: tuple[NodeRecord, ...]) -> None:
@@ -94,10 +116,12 @@ class Pools:
         machine: Machine,
         now: Callable[[], datetime],
         wake: Callable[[str], None],
+        trouble: Callable[[EngineRef | None], str] = lambda engine: "",
     ) -> None:
         self._store = store
         self._wake = wake  # for a run whose target is gone
         self._machine = machine
+        self._trouble = trouble  # why an engine cannot be used now; empty: it can
         self._now = now
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {_LOCAL_KEY: _State(None, slots)}
@@ -125,7 +149,7 @@ class Pools:
             for state in self._states.values():
                 if queued.isdisjoint(state.waiting):
                     continue
-                pool = state.view()
+                pool = state.view(self._trouble(state.engine))
                 load = measure(pool, len(self._machine.gpus), held)
                 for place, request in enumerate(pool.waiting, start=1):
                     if request.run in queued:
@@ -198,9 +222,12 @@ class Pools:
         starts: list[Start] = []
         with self._lock:
             while True:
-                for state in self._states.values():
+                moving = {key: one for key, one in self._states.items() if not one.is_settled}
+                for state in moving.values():
                     state.put_nodes(move_on(state.nodes, self._now()))
-                views = {key: state.view() for key, state in self._states.items()}
+                views = {
+                    key: state.view(self._trouble(state.engine)) for key, state in moving.items()
+                }
                 plans = plan_pools(views, self._machine.gpus, self._now())
                 for key, plan in plans.items():
                     self._carry_out(key, views[key], plan)
@@ -233,6 +260,39 @@ class Pools:
         key = self._key_of(run)
         record = None if key is None else self._states[key].record
         return () if record is None else record.warnings
+
+    def engine_of(self, run: RunRecord) -> EngineRef | None:
+        """Where the run's nodes come from; None: this machine."""
+        key = None if run.spec.kind is RunKind.SERVICE else self._key_of(run)
+        return None if key is None else self._states[key].engine
+
+    def resources_of(self, run: RunRecord) -> NodeResources | None:
+        """What each node of the run must have; None: nothing is asked."""
+        key = None if run.spec.kind is RunKind.SERVICE else self._key_of(run)
+        record = None if key is None else self._states[key].record
+        return None if record is None else record.resources
+
+    def name_hosts(self, run_id: str, hosts: Sequence[str]) -> None:
+        """An engine says where the run's nodes are, in their order."""
+        key = self._holders.get(run_id)
+        if key is None or key not in self._states:
+            return
+        with self._lock:
+            state, names = self._states[key], iter(hosts)
+            state.put_nodes(
+                tuple(
+                    msgspec.structs.replace(node, host=next(names, node.host))
+                    if node.run == run_id
+                    else node
+                    for node in state.nodes
+                )
+            )
+
+    def engines(self) -> list[EngineRef]:
+        """All engines elsewhere that targets come from."""
+        if self._is_old.is_set():
+            self._reload()
+        return [state.engine for state in self._states.values() if state.engine is not None]
 
     def save(self) -> None:
         """Store the nodes of all pools that changed."""
@@ -300,7 +360,7 @@ class Pools:
     def _carry_out(self, key: str, pool: Pool, plan: PoolPlan) -> None:
         state = self._states[key]
         state.put_nodes(carry_out(pool, plan, state.made, self._now()))
-        state.made += plan.up
+        state.made += plan.up + plan.taken
         state.target = plan.target
         for start in plan.starts:
             self._given[start.run] = state.waiting.pop(start.run)
@@ -308,6 +368,10 @@ class Pools:
 
     def _free(self, state: _State, which: Callable[[NodeRecord], bool]) -> None:
         now = self._now()
+        if state.engine is not None:  # what a run had there is the engine's again
+            state.put_nodes(tuple(node for node in state.nodes if not which(node)))
+            state.target = len(state.nodes)
+            return
         state.put_nodes(
             tuple(
                 msgspec.structs.replace(node, state=NodeState.IDLE, since=now, run=None, gpus=())

@@ -14,6 +14,7 @@ import msgspec
 
 from runyard.conductor import computes, data
 from runyard.domain.agents import AgentOrders, AgentReport
+from runyard.domain.compute import EngineRef
 from runyard.domain.errors import BlobsMissing, Conflict, Invalid, NotFound, Stale, Unsupported
 from runyard.domain.files import (
     Manifest,
@@ -43,13 +44,18 @@ from runyard.planning import lifecycle
 from runyard.stores.base import Store, Where
 from runyard_runtime import launchers
 
-_ONE_NODE = Capabilities()  # an engine that can do nothing but start
+
+def _one_node(engine: EngineRef | None) -> Capabilities:
+    return Capabilities(shared_folder=True)  # an engine that can do nothing but start
 
 
 def submit(
-    store: Store, submission: Submission, now: datetime, can: Capabilities = _ONE_NODE
+    store: Store,
+    submission: Submission,
+    now: datetime,
+    capabilities_of: Callable[[EngineRef | None], Capabilities] = _one_node,
 ) -> RunRecord:
-    """Keep a new run, ready to be taken up by the conductor; `can`: what its engine can do."""
+    """Keep a new run, ready to be taken up by the conductor, if its target's engine can do it."""
     spec = submission.spec
     workspace = load_workspace(store, spec.workspace)
     ensure_experiment(store, workspace, spec.experiment, now)
@@ -59,8 +65,8 @@ def submit(
             raise Invalid(f"Run '{spec.parent}' is in another workspace.")
     used: dict[str, str] = {}
     if spec.script is not None:
-        _check_script(spec.script, can)
-        computes.check_target(store, workspace, spec.script)
+        _check_script(spec.script)
+        computes.check_target(store, workspace, spec.script, capabilities_of)
         used = data.check_script(store, workspace, spec.script)
         keep_snapshot(store, spec.script.snapshot, submission.manifest)
     kind = RunKind.SCRIPT if spec.script is not None else RunKind.INTERACTIVE
@@ -131,7 +137,7 @@ MAX_NODES = 10_000
 MAX_RESTARTS = 100  # every attempt stays in the run's record
 
 
-def _check_script(script: ScriptSpec, can: Capabilities) -> None:
+def _check_script(script: ScriptSpec) -> None:
     """Refuse at submit what could only fail later."""
     launcher = script.launcher
     if not script.arguments:
@@ -145,12 +151,6 @@ def _check_script(script: ScriptSpec, can: Capabilities) -> None:
         )
     if not 1 <= launcher.nodes <= MAX_NODES:
         raise Invalid(f"A run has 1 to {MAX_NODES} nodes, not {launcher.nodes}.")
-    if launcher.nodes > 1 and not can.multi_node:
-        raise Unsupported(
-            f"A run cannot have {launcher.nodes} nodes here.",
-            why="The engine of this server starts all processes on one node.",
-            fix="Ask for one node; it may have several processes.",
-        )
     if not 0 <= script.max_restarts <= MAX_RESTARTS:
         raise Invalid(
             f"max_restarts={script.max_restarts} makes no sense.",

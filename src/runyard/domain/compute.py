@@ -1,7 +1,9 @@
 """Compute targets: pools of nodes that come up when runs need them and go when they idle.
 
 A *pool* is what v1 called an AmlCompute cluster. Its nodes are of one size. On one machine a node
-is a share of that machine: some of its cores, and, while it works, some of its GPUs.
+is a share of that machine: some of its cores, and, while it works, some of its GPUs. The nodes of
+other targets come from an engine elsewhere: one that was attached, or the one that the server's
+settings name.
 """
 
 import re
@@ -31,6 +33,22 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()  # their ids, as CUDA_VISIBLE_DEVICES names them
 
 
+class NodeResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What each node of a group must have; None: as the cluster sees fit."""
+
+    cores: int | None = None
+    memory_gb: float | None = None
+    gpus: int | None = None
+
+
+class EngineRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Which engine the nodes of a target come from, and how it is reached."""
+
+    kind: str  # a key of runyard.engines.ENGINES
+    options: dict[str, str] = {}  # the engine's own: address, partition, …
+    secret: str = ""  # sealed, see runyard.data.sealing; never shown
+
+
 class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     """A node that a run works on, and what it has there."""
 
@@ -58,6 +76,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None = None  # the run that works on it
     cores: int = 1
     gpus: tuple[str, ...] = ()  # those it has now; idle nodes have none
+    host: str = ""  # its name where it is; empty: not known, or this machine
 
 
 class Allocation(StrEnum):
@@ -87,6 +106,18 @@ class ComputeSpec(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, str] = {}  # what v1 shows and means nothing here: vnet_name, …
 
 
+class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that exists already, to be used as a target."""
+
+    kind: str  # a key of runyard.engines.ENGINES
+    options: dict[str, str] = {}
+    secrets: dict[str, str] = {}  # kept encrypted, never sent back
+    max_nodes: int | None = None  # that our runs take at once; None: the cluster decides
+    resources: NodeResources = NodeResources()  # of each node
+    description: str = ""
+    tags: dict[str, str | None] = {}
+
+
 class ComputePatch(msgspec.Struct, frozen=True, kw_only=True):
     """A change to the scale of a pool; None leaves as it is."""
 
@@ -107,9 +138,9 @@ class ComputeRecord(msgspec.Struct, frozen=True, kw_only=True):
     size: VmSize
     priority: Priority = Priority.DEDICATED
     min_nodes: int = 0
-    max_nodes: int
+    max_nodes: int | None  # None: as many as the cluster gives
     idle_seconds: int = 1800
-    node_cores: int  # what a node gets on this machine
+    node_cores: int  # what a node gets; 0: what its engine gives it
     description: str = ""
     tags: dict[str, str | None] = {}
     details: dict[str, str] = {}
@@ -119,6 +150,16 @@ class ComputeRecord(msgspec.Struct, frozen=True, kw_only=True):
     target_nodes: int = 0  # how many it wants to have now
     allocation: Allocation = Allocation.STEADY
     allocation_since: datetime
+    engine: EngineRef | None = None  # where its nodes come from; None: this machine
+    attached: bool = False  # True: the cluster was there before, and stays when this goes
+    resources: NodeResources | None = None  # that a node is asked for; None: nothing is asked
+
+
+def redact_compute(record: ComputeRecord) -> ComputeRecord:
+    """The target as people see it: without what opens its cluster."""
+    if record.engine is None or not record.engine.secret:
+        return record
+    return msgspec.structs.replace(record, engine=msgspec.structs.replace(record.engine, secret=""))
 
 
 RESERVED = ("amlcompute", "local", "containerinstance")  # v1's own, in any case
@@ -143,14 +184,14 @@ def check_compute_name(name: str) -> str:
     return name
 
 
-def check_scale(min_nodes: int, max_nodes: int, idle_seconds: int) -> None:
+def check_scale(min_nodes: int, max_nodes: int | None, idle_seconds: int) -> None:
     """Refuse a scale that makes no sense, in v1's words."""
     what = ""
-    if max_nodes < 0:
+    if max_nodes is not None and max_nodes < 0:
         what = "max nodes count must be greater than or equal to 0"
     elif min_nodes < 0:
         what = "min nodes count must be greater than or equal to 0"
-    elif max_nodes < min_nodes:
+    elif max_nodes is not None and max_nodes < min_nodes:
         what = "max nodes count must be greater than or equal to min nodes count"
     elif idle_seconds < 0:
         what = "idle seconds before scaledown must be greater than or equal to 0"

@@ -1,12 +1,14 @@
 """Engines by name. An engine is one file in this folder and one line in `ENGINES`."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from runyard.engines.base import Engine
+from runyard.engines.base import Opener
 from runyard.engines.local import LocalEngine
+from runyard.engines.ray import open_ray
+from runyard.engines.slurm import open_slurm
 
-# Each makes an engine that keeps its jobs below the folder it is given.
-ENGINES: Mapping[str, Callable[[Path], Engine]] = {
-    "local": LocalEngine,
+ENGINES: Mapping[str, Opener] = {
+    "local": lambda folder, options, secrets: LocalEngine(folder),
+    "ray": open_ray,
+    "slurm": open_slurm,
 }

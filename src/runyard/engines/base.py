@@ -4,11 +4,14 @@ Queueing, ranks, logs and outputs are ours and the same everywhere; an engine kn
 The promises below are tested by `runyard.testing.engine_suite` on every engine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import NewType, Protocol
 
 import msgspec
+
+from runyard.domain.compute import NodeResources as NodeResources
 
 JobId = NewType("JobId", str)
 
@@ -27,7 +30,11 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: JobPhase
     exit_code: int | None = None  # of the agents; None unless EXITED
-    detail: str = ""  # the engine's own words, for people
+    detail: str = ""  # the engine's own words, for people; of PENDING: what it waits for
+    # With GONE: a node is lost, and all that was on it. Nobody can take over there, so the attempt
+    # is over. Without it another agent may be started in the same place.
+    node_lost: bool = False
+    hosts: tuple[str, ...] = ()  # where its nodes are, in order; empty: the engine does not say
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +48,7 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     key: str  # ours, safe in paths; the same key is the same group
     nodes: int = 1
     plan: bytes  # the agents' plan, see runyard_runtime.wire
+    resources: NodeResources | None = None  # of each node; None: the engine's default
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +63,24 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Starts, polls and stops node groups. Safe to call from several threads."""
+    """Starts, polls and stops node groups. Safe to call from several threads.
+
+    Making one is quick and asks nobody: what a cluster says is asked by the methods. Whichever
+    finds that the cluster cannot be reached now raises `Unavailable`: nothing follows from that
+    for any job, and the call is made again in a while. A refusal (a wrong token, a partition that
+    does not exist, a size that no node has) is any other `RunyardError`.
+    """
 
     name: str
     capabilities: Capabilities
 
+    def check(self) -> None:
+        """Ask the cluster whether it takes jobs as configured; raises what is wrong, in words."""
+
     def start(self, group: NodeGroup) -> JobId:
-        """Start the group. Starting a key again finds the same job: it is started once.
+        """Start the group; the job's id is the group's key, so that it is known beforehand.
+
+        Starting a key again finds the same job: it is started once.
 
         If agents of that key died without an exit, those are started again in the same place
         and take over what their predecessors left; the others of the group go on meanwhile.
@@ -81,7 +100,15 @@ class Engine(Protocol):
         """End the agents and all they started, at once. Idempotent."""
 
     def jobs(self) -> Sequence[JobId]:
-        """Every job of ours that the engine still keeps: started and not forgotten."""
+        """Every job of ours that the engine still keeps: started and not forgotten.
+
+        Ours is what was started from this engine's folder, never what another server has on the
+        same cluster.
+        """
 
     def forget(self, job: JobId) -> None:
         """Remove what the engine keeps of a job that is over. Idempotent."""
+
+
+# Makes an engine that keeps its jobs below a folder, from its options and its secrets.
+Opener = Callable[[Path, Mapping[str, str], Mapping[str, str]], Engine]

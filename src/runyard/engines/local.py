@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard_runtime import job_folder, mounts, mpi_starter, processes, supervision, wire
+from runyard_runtime import inherited, job_folder, mounts, mpi_starter, processes, supervision, wire
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,6 @@ _BOOTSTRAP = (
 )
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _LOG_TAIL = 2000
-
-# What of the server's environment agents and jobs see: how to find programs, files and the
-# network, but nothing that changes how a Python of theirs works.
-_PASSED_ON = re.compile(
-    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|SHELL"
-    r"|(?:http|https|ftp|all|no)_proxy|(?:HTTP|HTTPS|FTP|ALL|NO)_PROXY"
-    r"|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|LD_LIBRARY_PATH|CUDA_\w+|NVIDIA_\w+"
-)
 
 
 class LocalEngine:
@@ -63,9 +55,12 @@ class LocalEngine:
             gpus=Path("/dev/nvidiactl").exists(),
         )
 
+    def check(self) -> None:
+        """This machine takes jobs as it is."""
+
     def start(self, group: NodeGroup) -> JobId:
         """Start the group, find it running or over, or take over what its agents left."""
-        if not _KEY.fullmatch(group.key):
+        if not is_job_key(group.key):
             raise Invalid(
                 f"'{group.key}' cannot be the key of a job.",
                 why="It becomes a folder: letters, digits, '.', '_' and '-' only.",
@@ -131,12 +126,12 @@ class LocalEngine:
 
     def forget(self, job: JobId) -> None:
         """Remove the job's folder."""
-        if not _KEY.fullmatch(job):
+        if not is_job_key(job):
             return
         mounts.clear(str(self._folder / job))
         with self._lock:
             self._reap()
-            _remove(self._folder / job)
+            remove_folder(self._folder / job)
 
     def _spawn(self, job: JobId, folder: Path, node: int, runtime: str) -> None:
         own = folder / wire.agent_dir(node)
@@ -189,7 +184,7 @@ class LocalEngine:
         return JobPhase.GONE if self._exit(job, node) is None else JobPhase.EXITED
 
     def _nodes(self, job: JobId) -> list[int]:
-        if not _KEY.fullmatch(job):
+        if not is_job_key(job):
             return []
         plan = job_folder.read_json(str(self._folder / job / wire.PLAN_FILE))
         return list(range(plan.get("nodes") or 1)) if isinstance(plan, dict) else []
@@ -225,7 +220,7 @@ class LocalEngine:
         return "its agent ended without a word"
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder, also if a script has closed parts of it to itself."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
@@ -241,6 +236,12 @@ def _remove(folder: Path) -> None:
         log.warning("%s could not be removed; it takes space and does no harm", folder)
 
 
+def is_job_key(key: str) -> bool:
+    """True if it can be the key of a job: it becomes a folder."""
+    return _KEY.fullmatch(key) is not None
+
+
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What of `environ` agents and jobs see."""
-    return {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name)}
+    cleaned: dict[str, str] = inherited.clean(environ)
+    return cleaned

@@ -44,6 +44,13 @@ class IndexOptions(msgspec.Struct, frozen=True, kw_only=True):
     trusted_hosts: tuple[str, ...] = ()
 
 
+class PackageSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where packages come from, for those who install them elsewhere."""
+
+    options: IndexOptions = IndexOptions()
+    variables: dict[str, str] = {}  # proxy and time-out
+
+
 class VenvPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a virtual environment is to be made of."""
 

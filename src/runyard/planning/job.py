@@ -4,9 +4,11 @@ import msgspec
 
 from runyard.domain.compute import Machine
 from runyard.domain.data import DataInput, DataOutput
+from runyard.domain.environments import EnvironmentUse
 from runyard.domain.files import Manifest
 from runyard.domain.runs import LauncherSpec, RunKind, RunRecord, ScriptSpec
 from runyard.domain.workspaces import WorkspaceRecord
+from runyard.planning.environments import PackageSource
 from runyard.planning.lifecycle import seconds_before
 from runyard_runtime import wire
 
@@ -31,7 +33,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine | None = None  # what runs share that are on no cluster
     one_machine: bool = False  # all nodes of the engine are on one machine
     group_seconds: float | None = None  # for all nodes to come up; None: as the agents think
-    shared_folder: bool = True  # all nodes of a job see the same job folder
+    shared_folder: bool = True  # all nodes of a job, and the server, see the same job folder
+    packages: PackageSource = PackageSource()  # where nodes that share nothing get theirs
 
 
 def job_key(run: RunRecord, attempt: int | None = None) -> str:
@@ -83,10 +86,37 @@ def plan_job(
             "sample_seconds": around.sample_seconds,
             **_plan_data(script, around),
             **({"restore": True} if run.attempt > 1 else {}),
+            **({} if around.shared_folder else _plan_apart(script, environment, around)),
             # A service does not yield to jobs, and lives too long to be measured.
             **({"nice": 0, "sample_seconds": 0} if run.spec.kind is RunKind.SERVICE else {}),
         }
     )
+
+
+def _plan_apart(
+    script: ScriptSpec, environment: EnvironmentUse, around: Surroundings
+) -> dict[str, object]:
+    """What is different for nodes that see nothing of ours: they make and fetch it themselves."""
+    spec = script.environment
+    return {
+        "address_file": None,
+        "blobs": None,
+        "cache": None,
+        "mounter": None,
+        "interpreter": None,
+        "prefix": (),
+        "remove": (),
+        "environment": {
+            "key": environment.key,
+            "name": spec.name,
+            "python": environment.python,
+            "lock": environment.lock,
+            "options": around.packages.options,
+            "variables": around.packages.variables,
+            "user_managed": spec.user_managed,
+            "interpreter": spec.interpreter,
+        },
+    }
 
 
 def _time_left(run: RunRecord, script: ScriptSpec) -> float | None:
@@ -106,12 +136,14 @@ def _plan_nodes(run: RunRecord, script: ScriptSpec, around: Surroundings) -> dic
         shared["board"] = "server"
     if not run.nodes or any(node.cores is None for node in run.nodes):
         return shared if script.launcher == LauncherSpec() else shared | _share(script, around)
-    return {
+    told = {
         **shared,
         "node_ids": [node.id for node in run.nodes],
         "cores": [node.cores for node in run.nodes],
-        "gpus": [node.gpus or () for node in run.nodes],
     }
+    if any(node.gpus is None for node in run.nodes):
+        return told  # an engine elsewhere gives the node its GPUs, and says so to what runs there
+    return {**told, "gpus": [node.gpus for node in run.nodes]}
 
 
 def _share(script: ScriptSpec, around: Surroundings) -> dict[str, object]:

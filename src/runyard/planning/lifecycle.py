@@ -196,7 +196,7 @@ def _stop_words(report: AgentReport) -> str:
     what = "The script was ended" if report.ranks else "The script never ran"
     return (
         f"{what}: the agent was told to stop by somebody other than Runyard, e.g. a shutdown of "
-        "the machine."
+        "the machine, or a cluster whose time limit is over or that wants the nodes back."
     )
 
 
@@ -228,7 +228,7 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
         return None  # that was the job of an earlier attempt
     recent = run.taken_over is not None and now - run.taken_over < TAKEOVER_PERIOD
     takeovers = run.takeovers + 1 if recent else 1
-    if job.phase is JobPhase.GONE and takeovers <= MAX_TAKEOVERS:
+    if job.phase is JobPhase.GONE and takeovers <= MAX_TAKEOVERS and not job.node_lost:
         # The agent died. Its ranks may still be running, and what it had not shipped is still
         # on its disk: another agent goes on from there.
         changed = msgspec.structs.replace(
@@ -242,6 +242,8 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
         return Verdict(run=move(run, RunState.CANCELED, now=now))
     if job.phase is JobPhase.EXITED:
         what = f"The agent ended with exit code {job.exit_code} and could not report."
+    elif job.node_lost:
+        what = "A node of this run was lost, and all that ran on it."
     else:
         what = f"The agent of this run was lost {takeovers} times in a short while."
     detail = f" The engine says: {job.detail}" if job.detail else ""

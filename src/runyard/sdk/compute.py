@@ -4,7 +4,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from runyard.domain.compute import RESERVED, ComputePatch, ComputeRecord, VmSize
 from runyard.domain.errors import Denied, NotFound, RunyardError, Unavailable
@@ -35,12 +35,12 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
 class ComputeTarget:
-    """A place that runs are sent to. `ComputeTarget(ws, name)` gives an `AmlCompute`."""
+    """A place that runs are sent to. `ComputeTarget(ws, name)` gives what stands behind it."""
 
     _compute_type = "AmlCompute"
 
-    def __new__(cls, workspace: "Workspace", name: str) -> "AmlCompute":
-        return AmlCompute._of(workspace, _load(workspace, name))
+    def __new__(cls, workspace: "Workspace", name: str) -> "ComputeTarget":
+        return target_of(workspace, _load(workspace, name))
 
     # What a target knows of itself; all from the last look at the server.
 
@@ -78,28 +78,42 @@ class ComputeTarget:
         return AmlCompute._of(workspace, record)
 
     @staticmethod
-    def attach(workspace: "Workspace", name: str, attach_configuration: object) -> NoReturn:
-        """Refuse: there is nothing to attach."""
-        raise ComputeTargetException(
-            error_text(
-                f"'{name}' cannot be attached.",
-                why=f"Runyard does not take over machines described by a "
-                f"{type(attach_configuration).__name__}.",
-                fix="Make a cluster: ComputeTarget.create(ws, name, "
-                "AmlCompute.provisioning_configuration(max_nodes=4)), or use 'local'.",
+    def attach(workspace: "Workspace", name: str, attach_configuration: object) -> "ComputeTarget":
+        """Use a cluster that exists, once it was asked whether it takes jobs."""
+        from runyard.sdk.cluster_compute import ClusterAttachConfiguration
+
+        if not isinstance(attach_configuration, ClusterAttachConfiguration):
+            raise ComputeTargetException(
+                error_text(
+                    f"'{name}' cannot be attached.",
+                    why=f"Runyard does not take over machines described by a "
+                    f"{type(attach_configuration).__name__}.",
+                    fix="Attach a cluster of Ray or Slurm with RayCompute.attach_configuration(…) "
+                    "or SlurmCompute.attach_configuration(…), make one with "
+                    "AmlCompute.provisioning_configuration(max_nodes=4), or use 'local'.",
+                )
             )
+        record = _ask(
+            workspace._session,
+            "POST",
+            f"{_path(workspace, name)}/attach",
+            body=attach_configuration.to_spec(),
+            answer=ComputeRecord,
         )
+        for text in record.warnings:
+            warnings.warn(text, stacklevel=2)
+        return target_of(workspace, record)
 
     @staticmethod
     def list(workspace: "Workspace") -> "_Targets":
-        """All clusters of the workspace."""
+        """All targets of the workspace."""
         found = _ask(
             workspace._session,
             "GET",
             f"{workspace._path}/computes",
             answer=tuple[ComputeRecord, ...],
         )
-        return [AmlCompute._of(workspace, record) for record in found]
+        return [target_of(workspace, record) for record in found]
 
     @property
     def name(self) -> str:
@@ -160,8 +174,8 @@ class ComputeTarget:
 
     @property
     def is_attached(self) -> bool:
-        """False: it was made here."""
-        return False
+        """True: the cluster was there before; False: it was made here."""
+        return self._record.attached
 
     def wait_for_completion(
         self, show_output: bool = False, is_delete_operation: bool = False
@@ -188,6 +202,60 @@ class ComputeTarget:
             f"Detach is not supported for {self.type} object. Try to use delete instead."
         )
 
+    def list_nodes(self) -> "_Nodes":
+        """Every node: its id, its state and the run it works on."""
+        self.refresh_state()
+        return [
+            {
+                "nodeId": node.id,
+                "nodeState": str(node.state),
+                "port": None,
+                "publicIpAddress": None,
+                "privateIpAddress": None if self._record.engine else "127.0.0.1",
+                "host": node.host,
+                "runId": node.run,
+                "cores": node.cores,
+                "gpus": [*node.gpus],
+            }
+            for node in self._record.nodes
+        ]
+
+    def get_active_runs(
+        self,
+        type: str | None = None,
+        tags: Mapping[str, object] | str | None = None,
+        properties: Mapping[str, object] | str | None = None,
+        status: str | None = None,
+    ) -> "Generator[Run, None, None]":
+        """The unfinished runs on this target, newest first."""
+        from runyard.sdk.experiment import Experiment
+        from runyard.sdk.run import run_of
+
+        states = [str(state) for state in ACTIVE] if status is None else [str(RunState(status))]
+        after: str | None = None
+        while True:
+            page = self.workspace._session.request(
+                "GET",
+                "/api/v1/runs",
+                query={
+                    "workspace": self.workspace.name,
+                    "kind": type,
+                    "state": states,
+                    "tag": label_queries(tags),
+                    "property": label_queries(properties),
+                    "after": after,
+                },
+                answer=RunPage,
+            )
+            for record in page.runs:
+                script = record.spec.script
+                if script is not None and script.target.lower() == self.name.lower():
+                    name = record.spec.experiment
+                    yield run_of(Experiment(self.workspace, name, _create_in_cloud=False), record)
+            after = page.next
+            if after is None:
+                return
+
     def serialize(self) -> dict[str, object]:
         """The target under v1's keys."""
         return {"id": self.id, "name": self.name, "location": self.location, "tags": self.tags}
@@ -202,6 +270,12 @@ class ComputeTarget:
 
 class AmlCompute(ComputeTarget):
     """A cluster whose nodes come up when runs need them and go when they idle."""
+
+    def __new__(cls, workspace: "Workspace", name: str) -> "AmlCompute":
+        target = target_of(workspace, _load(workspace, name))
+        if not isinstance(target, AmlCompute):
+            raise ComputeTargetException(f"'{name}' is no AmlCompute: it is of type {target.type}.")
+        return target
 
     @classmethod
     def _of(cls, workspace: "Workspace", record: ComputeRecord) -> "AmlCompute":
@@ -316,6 +390,8 @@ class AmlCompute(ComputeTarget):
         deadline, pause = time.monotonic() + minutes * 60, _FIRST_WAIT
         self.refresh_state()
         say(self.provisioning_state)
+        if self._record.engine is not None:
+            return True  # a cluster elsewhere gives nodes to runs, not in advance
         while len(self._record.nodes) < (wanted or self._record.min_nodes):
             left = deadline - time.monotonic()
             if left <= 0:
@@ -365,59 +441,6 @@ class AmlCompute(ComputeTarget):
             answer=ComputeRecord,
         )
 
-    def list_nodes(self) -> "_Nodes":
-        """Every node: its id, its state and the run it works on."""
-        self.refresh_state()
-        return [
-            {
-                "nodeId": node.id,
-                "nodeState": str(node.state),
-                "port": None,
-                "publicIpAddress": None,
-                "privateIpAddress": "127.0.0.1",
-                "runId": node.run,
-                "cores": node.cores,
-                "gpus": [*node.gpus],
-            }
-            for node in self._record.nodes
-        ]
-
-    def get_active_runs(
-        self,
-        type: str | None = None,
-        tags: Mapping[str, object] | str | None = None,
-        properties: Mapping[str, object] | str | None = None,
-        status: str | None = None,
-    ) -> "Generator[Run, None, None]":
-        """The unfinished runs on this cluster, newest first."""
-        from runyard.sdk.experiment import Experiment
-        from runyard.sdk.run import run_of
-
-        states = [str(state) for state in ACTIVE] if status is None else [str(RunState(status))]
-        after: str | None = None
-        while True:
-            page = self.workspace._session.request(
-                "GET",
-                "/api/v1/runs",
-                query={
-                    "workspace": self.workspace.name,
-                    "kind": type,
-                    "state": states,
-                    "tag": label_queries(tags),
-                    "property": label_queries(properties),
-                    "after": after,
-                },
-                answer=RunPage,
-            )
-            for record in page.runs:
-                script = record.spec.script
-                if script is not None and script.target.lower() == self.name.lower():
-                    name = record.spec.experiment
-                    yield run_of(Experiment(self.workspace, name, _create_in_cloud=False), record)
-            after = page.next
-            if after is None:
-                return
-
     @staticmethod
     def supported_vmsizes(workspace: "Workspace", location: str | None = None) -> "_Nodes":
         """The sizes that nodes can have: name, vCPUs, GPUs and memory."""
@@ -451,7 +474,7 @@ class AmlCompute(ComputeTarget):
         return {**super().serialize(), "identity": None, "properties": properties}
 
 
-_Targets = list[AmlCompute]
+_Targets = list[ComputeTarget]
 _Errors = list[object] | None
 _Nodes = list[dict[str, object]]
 _DETAILS = (
@@ -479,7 +502,16 @@ def _keep_quiet(text: str) -> None:
 _Say = Callable[[str], None]
 
 
-def default_target(workspace: "Workspace", kind: str) -> AmlCompute | None:
+def target_of(workspace: "Workspace", record: ComputeRecord) -> ComputeTarget:
+    """The handle of a target: of a cluster that was made here, or of one that was attached."""
+    if not record.attached:
+        return AmlCompute._of(workspace, record)
+    from runyard.sdk.cluster_compute import attached_target
+
+    return attached_target(workspace, record)
+
+
+def default_target(workspace: "Workspace", kind: str) -> ComputeTarget | None:
     """The oldest cluster with GPUs (`kind` GPU) or without (CPU); None if there is none."""
     wants_gpus = kind.upper() == "GPU"
     found = [one for one in ComputeTarget.list(workspace)

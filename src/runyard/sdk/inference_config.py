@@ -166,7 +166,13 @@ def plan_service_environment(config: InferenceConfig, url: str) -> EnvironmentSp
     spec, _ = plan_environment(settings, url)
     image = spec.base_image or ""
     own_image = bool(spec.base_dockerfile) or bool(image and not image.startswith(_V1_IMAGES))
-    return msgspec.structs.replace(spec, docker=spec.docker or own_image)
+    if own_image and not spec.user_managed:
+        warnings.warn(
+            f"The service gets the packages of environment '{spec.name}', but not its image: "
+            "services run outside of containers.",
+            stacklevel=4,
+        )
+    return spec
 
 
 def _old_style(config: InferenceConfig) -> Environment:
@@ -183,22 +189,11 @@ def _old_style(config: InferenceConfig) -> Environment:
         if config.base_image_registry is not None:
             environment.docker.base_image_registry = config.base_image_registry
     if config.extra_docker_file_steps is not None:
-        _add_steps(environment, config)
-    return environment
-
-
-def _add_steps(environment: Environment, config: InferenceConfig) -> None:
-    """Have the further steps of a Dockerfile done, where there is an image to do them in."""
-    if not config.base_image:
         warnings.warn(
-            "extra_docker_file_steps have no effect without a base_image: this service does not "
-            "run in a container.",
-            stacklevel=6,
+            "extra_docker_file_steps have no effect: services run outside of containers.",
+            stacklevel=5,
         )
-        return
-    steps = _find_beside(config, "extra_docker_file_steps").read_text("utf-8")
-    environment.docker.base_image = None
-    environment.docker.base_dockerfile = f"FROM {config.base_image}\n{steps}"
+    return environment
 
 
 def _find_beside(config: InferenceConfig, name: str) -> Path:

@@ -98,3 +98,9 @@ class SynapseCompute(_NotHere):
 
 class KubernetesCompute(_NotHere):
     """v1's attached Kubernetes cluster."""
+
+    _why = "Runyard starts nothing on Kubernetes itself; Ray does, through KubeRay."
+    _fix = (
+        "Run a RayCluster there and attach it: ComputeTarget.attach(ws, name, "
+        "RayCompute.attach_configuration('http://HOST:8265')). See docs/scale.md."
+    )

@@ -22,7 +22,7 @@ from runyard.sdk.session import Session, border, open_session, segment
 
 if TYPE_CHECKING:
     from runyard.sdk.abstract_dataset import AbstractDataset
-    from runyard.sdk.compute import AmlCompute
+    from runyard.sdk.compute import ComputeTarget
     from runyard.sdk.datastore import Datastore
     from runyard.sdk.environment import Environment
     from runyard.sdk.experiment import Experiment
@@ -331,13 +331,13 @@ class Workspace:
         refuse("ws.get_default_keyvault()", "the secret store", "Use an environment variable.")
 
     @property
-    def compute_targets(self) -> "dict[str, AmlCompute]":
+    def compute_targets(self) -> "dict[str, ComputeTarget]":
         """All clusters by name."""
         from runyard.sdk.compute import ComputeTarget
 
         return {target.name: target for target in ComputeTarget.list(self)}
 
-    def get_default_compute_target(self, type: str) -> "AmlCompute | None":
+    def get_default_compute_target(self, type: str) -> "ComputeTarget | None":
         """The oldest cluster with GPUs (type "GPU") or without ("CPU"); None if there is none."""
         from runyard.sdk.compute import default_target
 

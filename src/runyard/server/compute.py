@@ -1,9 +1,23 @@
-"""Routes of compute targets: look, make, change the scale, remove."""
+"""Routes of compute targets: look, make, attach, change the scale, remove."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from runyard.conductor import computes, runs
-from runyard.domain.compute import ComputePatch, ComputeRecord, ComputeSpec, VmSize
-from runyard.server.platform import utc_now
+from runyard.data.sealing import seal
+from runyard.domain.compute import (
+    AttachSpec,
+    ComputePatch,
+    ComputeRecord,
+    ComputeSpec,
+    EngineRef,
+    VmSize,
+    redact_compute,
+)
+from runyard.domain.errors import Invalid
+from runyard.server.platform import Platform, utc_now
 from runyard.server.routing import Call, NoQuery
+from runyard.settings import LOOPBACK, Settings
 
 
 def list_sizes(call: Call[None, NoQuery]) -> list[VmSize]:
@@ -15,14 +29,14 @@ def list_computes(call: Call[None, NoQuery]) -> list[ComputeRecord]:
     """All compute targets of a workspace with their nodes, oldest first."""
     store = call.platform.store
     workspace = runs.load_workspace(store, call.params["workspace"])
-    return computes.list_computes(store, workspace)
+    return [redact_compute(one) for one in computes.list_computes(store, workspace)]
 
 
 def get_compute(call: Call[None, NoQuery]) -> ComputeRecord:
     """One compute target with its nodes."""
     store = call.platform.store
     workspace = runs.load_workspace(store, call.params["workspace"])
-    return computes.load_compute(store, workspace, call.params["compute"])
+    return redact_compute(computes.load_compute(store, workspace, call.params["compute"]))
 
 
 def put_compute(call: Call[ComputeSpec, NoQuery]) -> ComputeRecord:
@@ -30,10 +44,74 @@ def put_compute(call: Call[ComputeSpec, NoQuery]) -> ComputeRecord:
     platform = call.platform
     workspace = runs.load_workspace(platform.store, call.params["workspace"])
     record = computes.create_compute(
-        platform.store, workspace, call.params["compute"], call.body, platform.machine, utc_now()
+        platform.store,
+        workspace,
+        call.params["compute"],
+        call.body,
+        platform.machine,
+        utc_now(),
+        _engine_of_settings(platform),
     )
     platform.conductor.wake()
-    return record
+    return redact_compute(record)
+
+
+def attach_compute(call: Call[AttachSpec, NoQuery]) -> ComputeRecord:
+    """Make a compute target of a cluster that exists, once it is known to take jobs."""
+    platform, name = call.platform, call.params["compute"]
+    workspace = runs.load_workspace(platform.store, call.params["workspace"])
+    asked = computes.plan_attached(workspace, name, call.body, platform.secret, utc_now())
+    assert asked.engine is not None
+    platform.conductor.check_engine(asked.engine)
+    record = computes.attach_compute(
+        platform.store,
+        workspace,
+        name,
+        call.body,
+        platform.secret,
+        utc_now(),
+        _warn_of_loopback(platform, asked.engine),
+    )
+    platform.conductor.wake()
+    return redact_compute(record)
+
+
+def _warn_of_loopback(platform: Platform, engine: EngineRef) -> tuple[str, ...]:
+    """Words for who attaches a cluster elsewhere to a server that listens to its machine alone."""
+    settings, address = platform.settings, engine.options.get("address", "")
+    host = urlsplit(address if "//" in address else f"//{address}").hostname
+    reached = settings.public_url or engine.options.get("url") or settings.host not in LOOPBACK
+    if reached or host in LOOPBACK or platform.conductor.capabilities_of(engine).one_machine:
+        return ()
+    return (
+        "The server listens on this machine alone, so nodes of other machines cannot report to "
+        "it: start it with RUNYARD_HOST=0.0.0.0, or set RUNYARD_PUBLIC_URL to where they reach it.",
+    )
+
+
+def _engine_of_settings(platform: Platform) -> EngineRef | None:
+    """Where AmlCompute targets come from, as the server's settings say; None: this machine."""
+    setting = platform.settings.compute_engine
+    if setting is None:
+        return None
+    kind, options = setting
+    return EngineRef(
+        kind=kind, options=options, secret=seal(_read_token(platform.settings), platform.secret)
+    )
+
+
+def _read_token(settings: Settings) -> dict[str, str]:
+    """What opens the cluster that the settings name."""
+    if not settings.compute_token_file:
+        return {}
+    try:
+        return {"token": Path(settings.compute_token_file).expanduser().read_text().strip()}
+    except OSError as error:
+        raise Invalid(
+            f"RUNYARD_COMPUTE_TOKEN_FILE={settings.compute_token_file!r} cannot be read.",
+            why=f"{error.strerror}.",
+            fix="Name a file on the server's machine that holds the token.",
+        ) from None
 
 
 def patch_compute(call: Call[ComputePatch, NoQuery]) -> ComputeRecord:
@@ -44,7 +122,7 @@ def patch_compute(call: Call[ComputePatch, NoQuery]) -> ComputeRecord:
         platform.store, workspace, call.params["compute"], call.body, platform.machine, utc_now()
     )
     platform.conductor.wake()
-    return record
+    return redact_compute(record)
 
 
 def delete_compute(call: Call[None, NoQuery]) -> None:

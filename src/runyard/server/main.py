@@ -26,6 +26,7 @@ from runyard.domain.states import ACTIVE, RunState
 from runyard.engines import ENGINES
 from runyard.engines.machine import read_machine
 from runyard.environments import open_builders
+from runyard.environments.node_packages import find_packages
 from runyard.server.app import build_app
 from runyard.server.home import (
     load_secret,
@@ -108,10 +109,12 @@ async def _work(
         secret,
         changes,
         lambda: info.url,
-        engine=ENGINES["local"](settings.home / "jobs"),
+        engine=ENGINES["local"](settings.home / "jobs", {}, {}),
+        engines={kind: opener for kind, opener in ENGINES.items() if kind != "local"},
         builders=builders,
         machine=machine,
     )
+    conductor.plans.find_packages = find_packages
     serving = Serving(store, settings, secret, changes, conductor.wake, lambda: datetime.now(UTC))
     platform = Platform(
         store=store,

@@ -8,7 +8,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from runyard.conductor.changes import Changes
 from runyard.data.opening import Datastores
-from runyard.domain.compute import Machine
+from runyard.domain.compute import EngineRef, Machine
 from runyard.domain.runs import RunRecord, redact_run
 from runyard.domain.server import ServerInfo
 from runyard.engines.base import Capabilities
@@ -35,15 +35,20 @@ ASK_SECONDS = 5.0
 class Attendant(Protocol):
     """The part of the conductor that the server needs."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the engine can do."""
+    def capabilities_of(self, engine: EngineRef | None) -> Capabilities:
+        """What an engine can do; None: this machine's."""
+
+    def check_engine(self, engine: EngineRef) -> None:
+        """Ask a cluster whether it takes jobs; raises what is wrong, in words."""
 
     def wake(self, run_id: str | None = None) -> None:
         """Look at that run now; None: at the compute targets."""
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """The runs with their place in line, where they wait in one."""
+
+    def plan_of(self, run: RunRecord) -> bytes:
+        """The plan of the run's present attempt, for a node that asks for it."""
 
 
 class ServiceAttendant(Protocol):

@@ -60,7 +60,7 @@ def submit(call: Call[Submission, NoQuery]) -> RunRecord:
     """Submit a run; sources that the server lacks are named in the refusal."""
     platform = call.platform
     check_submission(platform, call.grant, call.body.spec)
-    can = platform.conductor.capabilities
+    can = platform.conductor.capabilities_of
     run = runs.submit(platform.store, call.body, utc_now(), can)
     platform.changed(run.id, wake=True)
     return redact_run(run)

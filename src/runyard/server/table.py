@@ -1,7 +1,7 @@
 """All routes of the server, in the order of docs/http-api.md."""
 
 from runyard.domain.agents import AgentOrders, AgentReport
-from runyard.domain.compute import ComputePatch, ComputeRecord, ComputeSpec, VmSize
+from runyard.domain.compute import AttachSpec, ComputePatch, ComputeRecord, ComputeSpec, VmSize
 from runyard.domain.data import (
     DatasetRecord,
     DatasetRegistration,
@@ -42,6 +42,7 @@ from runyard.server import (
     images,
     metrics,
     models,
+    nodes,
     openapi,
     runs,
     service_pages,
@@ -95,6 +96,8 @@ SERVER_ROUTES = (
     _post(f"{_API}/server/stop", P.WRITE, about.stop, None, None),
     _post(f"{_API}/ticket", P.WRITE, runs.ticket_for_all, None, runs.Ticket),
     _get(f"{_API}/openapi.json", P.READ, openapi_document, dict[str, object]),
+    _get(f"{_API}/runtime", P.JOB, nodes.runtime, bytes),
+    _get(f"{_API}/uv", P.JOB, nodes.uv, bytes),
 )
 
 WORKSPACE_ROUTES = (
@@ -196,6 +199,32 @@ DATA_ROUTES = (
     ),
     _get(_STREAM, P.RUN, streams.get_end, streams.StreamEnd),
     _post(f"{_RUN}/reports", P.REPORT, runs.report, AgentReport, AgentOrders),
+    Route(
+        verb="GET",
+        path=f"{_RUN}/plan",
+        permission=P.REPORT,
+        handler=nodes.plan,
+        query=nodes.AttemptQuery,
+        answer=dict[str, object],
+    ),
+    Route(
+        verb="POST",
+        path=f"{_RUN}/board",
+        permission=P.REPORT,
+        handler=nodes.post_note,
+        query=nodes.AttemptQuery,
+        body=dict[str, object],
+        answer=nodes.Posted,
+        body_limit_bytes=nodes.LARGEST_NOTE,
+    ),
+    Route(
+        verb="GET",
+        path=f"{_RUN}/board",
+        permission=P.REPORT,
+        handler=nodes.read_notes,
+        query=nodes.BoardQuery,
+        answer=nodes.NotesPage,
+    ),
     Route(
         verb="GET",
         path=f"{_RUN}/events",
@@ -322,6 +351,7 @@ COMPUTE_ROUTES = (
         answer=ComputeRecord,
     ),
     Route(verb="DELETE", path=_COMPUTE, permission=P.WRITE, handler=compute.delete_compute),
+    _post(f"{_COMPUTE}/attach", P.WRITE, compute.attach_compute, AttachSpec, ComputeRecord),
 )
 
 MODEL_ROUTES = (

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from runyard.stores.artifacts import SqlArtifacts
-from runyard.stores.base import Artifacts, Blobs, Metrics, Records, Streams
+from runyard.stores.base import Artifacts, Blobs, Metrics, Notes, Records, Streams
 from runyard.stores.blobs_local import LocalBlobs
 from runyard.stores.database import Database
 from runyard.stores.metrics import SqlMetrics
 from runyard.stores.migrations import migrate
+from runyard.stores.notes import SqlNotes
 from runyard.stores.records import SqlRecords
 from runyard.stores.streams import SqlStreams
 
@@ -21,6 +22,7 @@ class SqlStore:
         self.metrics: Metrics = SqlMetrics(database)
         self.streams: Streams = SqlStreams(database, blobs)
         self.artifacts: Artifacts = SqlArtifacts(database)
+        self.notes: Notes = SqlNotes(database)
         self.blobs = blobs
 
     def close(self) -> None:

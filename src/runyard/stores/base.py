@@ -168,6 +168,16 @@ class Artifacts(Protocol):
         """One file, or `NotFound`."""
 
 
+class Notes(Protocol):
+    """What the agents of one attempt of a run told each other: a list that only grows."""
+
+    def add(self, run_id: str, attempt: int, note: bytes) -> int:
+        """Keep a note after all others; the place behind it. `NotFound` without such a run."""
+
+    def read(self, run_id: str, attempt: int, since: int = 0) -> Sequence[bytes]:
+        """The notes from that place on, in order; the first place is 0."""
+
+
 class Blobs(Protocol):
     """Contents by their sha256. Nothing is ever changed; putting twice keeps one."""
 
@@ -194,6 +204,7 @@ class Store(Protocol):
     metrics: Metrics
     streams: Streams
     artifacts: Artifacts
+    notes: Notes
     blobs: Blobs
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
     records ─┬─ labels                 tags and properties, as numbers to search by
              ├─ series ── points       logged values
              ├─ streams ── segments    logs, and how far event files were applied
-             └─ artifacts              paths beside digests
+             ├─ artifacts              paths beside digests
+             └─ notes                  what the agents of a job told each other
     run_numbers                        the last number given out, per experiment; and per model,
                                        as the experiment "models/NAME"
 
@@ -26,7 +27,7 @@ from sqlalchemy import (
     Table,
 )
 
-HEAD = "0001"  # the newest migration; opening a store compares this before anything else
+HEAD = "0002"  # the newest migration; opening a store compares this before anything else
 
 # SQLite numbers rows only in an INTEGER PRIMARY KEY, which is 64 bits wide there anyway.
 Number = BigInteger().with_variant(Integer, "sqlite")
@@ -205,6 +206,21 @@ artifacts = Table(
     Column("digest", String, nullable=False),
     Column("size", Number, nullable=False),
     Column("mode", Integer, nullable=False),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column(
+        "run",
+        Number,
+        ForeignKey("records.seq", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("place", Number, primary_key=True, autoincrement=False),  # 0, 1, … without a gap
+    Column("data", LargeBinary, nullable=False),
 )
 
 

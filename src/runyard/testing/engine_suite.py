@@ -27,7 +27,8 @@ FOREVER = "print('running', flush=True)\nimport time\ntime.sleep(600)"
 def job_group(server: FakeServer, code: str, key: str = "job", **changes: object) -> NodeGroup:
     """A group whose script is `code`; `changes` are made to its plan."""
     plan = server.plan(["script.py"], **{"files": {"script.py": code}, **changes})
-    return NodeGroup(key=key, plan=json.dumps(plan).encode())
+    # Engines without a shared folder have their nodes ask the server for it.
+    return NodeGroup(key=key, plan=json.dumps(server.publish(key, plan)).encode())
 
 
 def gang_group(
@@ -51,7 +52,7 @@ def gang_group(
     return NodeGroup(key=group.key, nodes=nodes, plan=group.plan)
 
 
-def ended(engine: Engine, job: JobId, timeout: float = 30.0) -> JobStatus:
+def ended(engine: Engine, job: JobId, timeout: float = 60.0) -> JobStatus:
     """The job's status once its agents have ended."""
     wait_until(lambda: engine.poll([job])[job].phase is JobPhase.EXITED, timeout)
     return engine.poll([job])[job]
@@ -82,6 +83,32 @@ def printed_pids(server: FakeServer, log: str = DRIVER_LOG) -> list[int]:
 def agent_pid(folder: Path, node: int = 0) -> int:
     """The process that is the agent of that node of the job in that folder."""
     return int(json.loads((folder / f"agent-{node}" / "pid").read_text())["pid"])
+
+
+def replaced(engine: Engine, group: NodeGroup, folder: Path, node: int = 0) -> None:
+    """Kill the agent of that node, and wait until there is another in its place.
+
+    An engine may replace it by itself; else the job is seen to be GONE, and started again.
+    """
+    old = agent_pid(folder, node)
+    os.kill(old, signal.SIGKILL)
+
+    def is_replaced() -> bool:
+        if engine.poll([JobId(group.key)])[JobId(group.key)].phase is JobPhase.GONE:
+            assert engine.start(group) == group.key
+        return agent_pid(folder, node) != old
+
+    wait_until(is_replaced)
+    wait_until(lambda: engine.poll([JobId(group.key)])[JobId(group.key)].phase is JobPhase.ACTIVE)
+
+
+def stopped_early(engine: Engine, server: FakeServer, job: JobId) -> None:
+    """Wait for the end of a job that was stopped at once; its agents said so if they ever were."""
+    status = ended(engine, job)
+    if server.phases():
+        assert server.report("finished")["stopped"] is True
+    else:  # it was still in the engine's queue
+        assert status.exit_code == -signal.SIGTERM
 
 
 class EngineSuite:
@@ -155,8 +182,7 @@ class EngineSuite:
     ) -> None:
         job = engine.start(job_group(server, FOREVER))
         engine.stop(job)
-        ended(engine, job)
-        assert server.report("finished")["stopped"] is True
+        stopped_early(engine, server, job)
 
     def test_stopping_and_killing_what_is_not_there_is_nothing(self, engine: Engine) -> None:
         engine.stop(GHOST)
@@ -203,10 +229,7 @@ class EngineSuite:
         job = engine.start(group)
         says(server, "folder")
         folder = Path(server.log(DRIVER_LOG).split()[1])
-        os.kill(agent_pid(folder), signal.SIGKILL)
-        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
-        assert engine.start(group) == job
-        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.ACTIVE)
+        replaced(engine, group, folder)
         gate.touch()
         assert ended(engine, job).exit_code == 5
         assert server.log(DRIVER_LOG).splitlines() == [f"folder {folder}", "done"]
@@ -307,13 +330,10 @@ print("node", os.environ["NODE_RANK"], "of", os.environ["WORLD_SIZE"])
         job = engine.start(group)
         says(server, "\n", log_of(0))
         says(server, "\n", log_of(1))
-        folder = Path(server.log(log_of(node)).split()[1])
-        other = agent_pid(folder, 1 - node)
-        os.kill(agent_pid(folder, node), signal.SIGKILL)
-        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
-        assert engine.start(group) == job
-        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.ACTIVE)
-        assert agent_pid(folder, 1 - node) == other
+        folders = [Path(server.log(log_of(rank)).split()[1]) for rank in range(2)]
+        other = agent_pid(folders[1 - node], 1 - node)
+        replaced(engine, group, folders[node], node)
+        assert agent_pid(folders[1 - node], 1 - node) == other
         gate.touch()
         assert ended(engine, job).exit_code == 0
         for rank in range(2):
@@ -346,8 +366,7 @@ print("node", os.environ["NODE_RANK"], "of", os.environ["WORLD_SIZE"])
     ) -> None:
         job = engine.start(gang_group(engine, server, FOREVER))
         engine.stop(job)
-        ended(engine, job)
-        assert server.report("finished")["stopped"] is True
+        stopped_early(engine, server, job)
 
     def test_starting_a_group_twice_starts_it_once(
         self, engine: Engine, server: FakeServer

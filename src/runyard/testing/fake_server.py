@@ -21,32 +21,39 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import uv
+
 import runyard_runtime
-from runyard_runtime import wire
+from runyard_runtime import bundle, wire
 
 RUN_ID = "fake run/1"  # a name that must be quoted wherever it goes
 TOKEN = "the token of the run"
 AGENT_TOKEN = "the token of its agent"
 _RUN_FILES = re.compile(r"/api/v1/runs/[^/]+/files(?:/(.+))?")
+_FOR_AGENTS = ("/reports", "/plan", "/board")
 _STREAM = re.compile(r"/api/v1/runs/([^/]+)/streams/(log|events)/(.+)")
 
 
 class FakeServer:
     """Streams, blobs, files and reports of one run; `go_down` and `come_back` at will."""
 
-    def __init__(self, address_file: Path | None = None) -> None:
+    def __init__(self, address_file: Path | None = None, *, host: str = "127.0.0.1") -> None:
         self.streams: dict[tuple[str, str], bytearray] = {}
         self.blobs: dict[str, bytes] = {}
         self.files: dict[str, tuple[str, int, int]] = {}
         self.inputs: dict[str, object] = {}  # a ResolvedData of each input, as JSON has it
         self.stored: dict[str, tuple[str, int, int]] = {}  # files of the one datastore it has
         self.reports: list[dict[str, object]] = []
+        self.plans: dict[int, dict[str, object]] = {}  # by attempt: what nodes may ask for
+        self.notes: dict[int, list[object]] = {}  # by attempt: the boards
         self.requests: list[tuple[str, str]] = []
         self.stop_ordered = False
         self.fail_answers = 0  # this many requests are applied, but their answers are lost
         self.refuse: tuple[str, int] | None = None  # (part of the path, status)
         self.lock = threading.RLock()
+        self.news = threading.Condition(self.lock)  # there is another note, or it all ends
         self._address_file = address_file
+        self._host = host
         self._http: _Http | None = None
         self.url = ""
 
@@ -62,12 +69,13 @@ class FakeServer:
     ) -> None:
         self.go_down()
 
-    def come_back(self) -> None:
+    def come_back(self, *, same_port: bool = False) -> None:
         """Answer again, on another port, and say so in the address file."""
-        self._http = _Http(("127.0.0.1", 0), _Handler)
+        port = urlsplit(self.url).port or 0 if same_port else 0
+        self._http = _Http((self._host, port), _Handler)
         self._http.state = self
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.url = f"http://{self._host}:{self._http.server_address[1]}"
         if self._address_file is not None:
             new = self._address_file.with_suffix(".new")
             new.write_text(json.dumps({"url": self.url}))
@@ -80,6 +88,13 @@ class FakeServer:
             self._http.cut()
             self._http.server_close()
             self._http = None
+            with self.news:
+                self.news.notify_all()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        return self._http is not None
 
     def plan(self, arguments: Iterable[str], /, **changes: object) -> dict[str, object]:
         """A plan for a job of this server, as `runyard_runtime.wire` describes it."""
@@ -112,6 +127,16 @@ class FakeServer:
             "sample_seconds": 0,
         }
         return {**plan, **changes}
+
+    def publish(self, key: str, plan: Mapping[str, object]) -> dict[str, object]:
+        """Have the plan ready for nodes that ask for it: each key is an attempt of its own."""
+        attempt = plan["attempt"]
+        assert isinstance(attempt, int)
+        with self.lock:
+            while self.plans.get(attempt, {"uid": key})["uid"] != key:
+                attempt += 1
+            self.plans[attempt] = {**plan, "uid": key, "attempt": attempt}
+            return self.plans[attempt]
 
     def add_file(self, path: str, content: str | bytes, mode: int = 0o644) -> list[object]:
         """Hold a content, as an upload would; its row of a manifest."""
@@ -151,7 +176,7 @@ class FakeServer:
         return bool({"finished", "failed"} & set(self.phases()))
 
 
-def wait_until(check: Callable[[], object], timeout: float = 30.0) -> None:
+def wait_until(check: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait for a condition; AssertionError if it does not come true in time."""
     deadline = time.monotonic() + timeout
     while not check():
@@ -180,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Http
+    etag = ""  # of the answer
 
     def setup(self) -> None:
         super().setup()
@@ -214,6 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         state = self.server.state
         where = urlsplit(self.path)
+        self.etag = ""
         with state.lock:
             state.requests.append((self.command, unquote(where.path)))
             status, answer = self._decide(state, where.path, where.query, body)
@@ -225,13 +252,17 @@ class _Handler(BaseHTTPRequestHandler):
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
+        if self.etag:
+            self.send_header("ETag", f'"{self.etag}"')
         self.end_headers()
         self.wfile.write(data)
 
     def _decide(self, state: FakeServer, path: str, query: str, body: bytes) -> tuple[int, object]:
         sent = self.headers.get("Authorization")
-        if sent != f"Bearer {AGENT_TOKEN}" and (sent != f"Bearer {TOKEN}" or "/reports" in path):
-            return 403, {"what": "wrong token"}
+        if sent not in (f"Bearer {AGENT_TOKEN}", f"Bearer {TOKEN}"):
+            return 401, {"what": "wrong token"}
+        if sent == f"Bearer {TOKEN}" and path.endswith(_FOR_AGENTS):
+            return 403, {"what": "this token is not the agent's"}
         if state.refuse is not None and state.refuse[0] in unquote(path):
             return state.refuse[1], {"what": "refused to order"}
         if found := _STREAM.fullmatch(path):
@@ -255,6 +286,14 @@ class _Handler(BaseHTTPRequestHandler):
                     return 424, {"what": "upload first"}
                 kept[name] = (digest, size, mode)
             return 200, {}
+        if path in ("/api/v1/runtime", "/api/v1/uv"):
+            content = _runtime() if path.endswith("/runtime") else _uv()
+            self.etag = hashlib.sha256(content).hexdigest()
+            return 200, content
+        if path.endswith("/plan"):
+            return _plan(state, parse_qs(query))
+        if path.endswith("/board"):
+            return _board(state, parse_qs(query), body if self.command == "POST" else None)
         if path.endswith("/reports"):
             state.reports.append(json.loads(body))
             return 200, {"stop": state.stop_ordered}
@@ -276,6 +315,40 @@ def _stream(
         return 409, {"what": "a gap"}
     stream.extend(data[len(stream) - offset :])
     return 200, {"end": len(stream)}
+
+
+def _runtime() -> bytes:
+    digest_and_content: tuple[str, bytes] = bundle.archive()
+    return digest_and_content[1]
+
+
+def _uv() -> bytes:
+    return Path(uv.find_uv_bin()).read_bytes()
+
+
+def _plan(state: FakeServer, query: Mapping[str, list[str]]) -> tuple[int, object]:
+    """A plan as nodes get it that see nothing of ours."""
+    plan = state.plans.get(int(query["attempt"][0]))
+    if plan is None:
+        return 404, {"what": "that attempt is not going on"}
+    own = {"user_managed": True, "interpreter": plan["interpreter"], "name": "own", "key": "own"}
+    apart = {"runtime": bundle.archive()[0], "interpreter": None, "address_file": None}
+    return 200, {**plan, **apart, "environment": plan.get("environment") or own}
+
+
+def _board(
+    state: FakeServer, query: Mapping[str, list[str]], data: bytes | None
+) -> tuple[int, object]:
+    notes = state.notes.setdefault(int(query["attempt"][0]), [])
+    if data is not None:
+        notes.append(json.loads(data))
+        state.news.notify_all()
+        return 200, {"next": len(notes)}
+    since, wait = int(query["since"][0]), float(query["wait"][0])
+    deadline = time.monotonic() + wait
+    while len(notes) <= since and time.monotonic() < deadline and state.is_up:
+        state.news.wait(deadline - time.monotonic())
+    return 200, {"notes": notes[since:], "next": len(notes)}
 
 
 def _run_file(state: FakeServer, name: str, query: Mapping[str, list[str]]) -> tuple[int, object]:

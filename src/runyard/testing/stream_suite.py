@@ -34,7 +34,7 @@ def read_all(store: Store, name: str, *, limit: int = 1000) -> bytes:
 
 
 class StreamSuite:
-    """The promises of `stores.base.Streams` and `stores.base.Artifacts`."""
+    """The promises of `stores.base.Streams`, `Artifacts` and `Notes`."""
 
     @pytest.fixture
     def store(self, reopen: Callable[[], Store]) -> Store:
@@ -286,3 +286,39 @@ class StreamSuite:
     def test_artifacts_of_an_unknown_run_are_refused(self, store: Store) -> None:
         with pytest.raises(NotFound):
             store.artifacts.put("ghost", [FileEntry("a", "0" * 64, 1)])
+
+    # Notes
+
+    def test_notes_keep_their_order_and_attempts_are_apart(self, store: Store) -> None:
+        assert store.notes.add("run", 1, b'{"a": 1}') == 1
+        assert store.notes.add("run", 1, b'{"a": 1}') == 2
+        assert store.notes.add("run", 2, b"other") == 1
+        assert store.notes.add("run", 1, b"\0\xff") == 3
+        assert list(store.notes.read("run", 1)) == [b'{"a": 1}', b'{"a": 1}', b"\0\xff"]
+        assert list(store.notes.read("run", 1, 2)) == [b"\0\xff"]
+        assert list(store.notes.read("run", 1, 3)) == []
+        assert list(store.notes.read("run", 2)) == [b"other"]
+        assert list(store.notes.read("run", 3)) == []
+
+    def test_notes_of_an_unknown_run_are_refused(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            store.notes.add("ghost", 1, b"x")
+        assert list(store.notes.read("ghost", 1)) == []
+
+    def test_agents_that_post_at_once_get_places_of_their_own(
+        self, reopen: Callable[[], Store]
+    ) -> None:
+        stores = [reopen(), reopen()]
+        stores[0].records.insert(new_run())
+        with ThreadPoolExecutor(4) as pool:
+            posts = [pool.submit(stores[n % 2].notes.add, "run", 1, b"%d" % n) for n in range(40)]
+            places = [post.result() for post in posts]
+        assert sorted(places) == list(range(1, 41))
+        found = stores[1].notes.read("run", 1)
+        assert [found[place - 1] for place in places] == [b"%d" % n for n in range(40)]
+
+    def test_notes_are_gone_with_their_run(self, store: Store) -> None:
+        store.notes.add("run", 1, b"x")
+        store.records.delete(store.records.get(RunRecord, "run"))
+        store.records.insert(new_run())
+        assert list(store.notes.read("run", 1)) == []

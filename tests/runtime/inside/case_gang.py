@@ -214,8 +214,8 @@ class TheGroup(Folder):
             member.gather(None)
 
     def test_an_unknown_board_is_refused_in_words(self):
-        with self.assertRaisesRegex(ranks.CannotBegin, "no board 'server'"):
-            gang.Gang(FakeAgent(self.folder, 0, board="server"))
+        with self.assertRaisesRegex(ranks.CannotBegin, "no board 'pigeons'"):
+            gang.Gang(FakeAgent(self.folder, 0, board="pigeons"))
 
     def test_a_leader_waits_for_all_and_a_member_for_nobody(self):
         leader, member = self.join(0), self.join(1)

@@ -1,5 +1,6 @@
 """azureml.core.compute"""
 
+from runyard.sdk.cluster_compute import RayCompute, SlurmCompute
 from runyard.sdk.compute import AmlCompute, ComputeTarget
 from runyard.sdk.lazy import lazy_names
 from runyard.sdk.other_compute import (
@@ -30,7 +31,9 @@ __all__ = [
     "HDInsightCompute",
     "KubernetesCompute",
     "KustoCompute",
+    "RayCompute",
     "RemoteCompute",
+    "SlurmCompute",
     "SynapseCompute",
 ]
 

@@ -1,0 +1,423 @@
+"""The engines that runs go to: this machine's own, and those of targets that come from elsewhere.
+
+This machine answers at once and is asked in the caller's thread. A cluster may be slow or away, so
+each is asked by a *desk*, a thread of its own that makes one call after the other; what it learns
+is picked up at the next look. A cluster that cannot be reached fails nobody: its jobs are simply
+not heard of, its trouble is put in words, and it is tried again.
+"""
+
+import hashlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from runyard.data.sealing import redact, unseal
+from runyard.domain.compute import EngineRef
+from runyard.domain.errors import (
+    Denied,
+    EngineFailed,
+    RunyardError,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
+from runyard.engines.base import (
+    Capabilities,
+    Engine,
+    JobId,
+    JobPhase,
+    JobStatus,
+    NodeGroup,
+    Opener,
+)
+
+log = logging.getLogger(__name__)
+
+THIS_MACHINE = ""  # the key of the engine that is always there
+RETRY_SECONDS = 3.0  # how long a cluster that could not be reached is left alone
+
+_AWAY = (Unavailable, Denied, TimedOut)  # it cannot be used now; nothing follows for its jobs
+
+
+class Job(NamedTuple):
+    """A job, and the engine that has it."""
+
+    engine: str  # its key in the book
+    id: JobId
+
+
+def engine_key(ref: EngineRef | None) -> str:
+    """The key of an engine: its secrets may change, its jobs are found by the rest."""
+    if ref is None:
+        return THIS_MACHINE
+    text = msgspec.json.encode([ref.kind, sorted(ref.options.items())])
+    return f"{ref.kind}-{hashlib.blake2b(text, digest_size=6).hexdigest()}"
+
+
+class EngineBook:
+    """All engines of a server. Its methods are for the conductor's thread, except where said."""
+
+    def __init__(
+        self,
+        local: Engine,
+        *,
+        folder: Path,
+        secret: bytes,
+        openers: Mapping[str, Opener],
+        wake: Callable[[str], None],
+    ) -> None:
+        self._local = local
+        self._folder = folder
+        self._secret = secret
+        self._openers = openers
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._desks: dict[str, _Desk] = {}
+
+    # ---- from any thread ---------------------------------------------------------------------
+
+    def capabilities(self, ref: EngineRef | None) -> Capabilities:
+        """What the engine can do; `Unsupported` if there is no such engine."""
+        return self._local.capabilities if ref is None else self._desk(ref).engine.capabilities
+
+    def check(self, ref: EngineRef) -> None:
+        """Ask the cluster whether it takes jobs as configured; raises what is wrong, in words."""
+        secrets = unseal(ref.secret, self._secret, of=f"the {ref.kind} cluster")
+        engine = self._open(ref, secrets)
+        try:
+            engine.check()
+        except _AWAY as error:  # it is the cluster that is away or refuses, not this server
+            told = _without(error, secrets.values())
+            raise EngineFailed(told.what, why=told.why, fix=told.fix) from None
+        except RunyardError as error:
+            raise _without(error, secrets.values()) from None
+
+    def trouble(self, ref: EngineRef | None) -> str:
+        """Why the engine cannot be used now, in words; empty: it can."""
+        if ref is None:
+            return ""
+        try:
+            return self._desk(ref).trouble
+        except RunyardError as error:
+            return error.what
+
+    def status(self, job: Job) -> JobStatus | None:
+        """What was heard of the job last; None: nothing, or it is on this machine."""
+        desk = self._desks.get(job.engine)
+        return desk.statuses.get(job.id) if desk is not None else None
+
+    # ---- for the conductor ---------------------------------------------------------------------
+
+    def key_of(self, ref: EngineRef | None) -> str:
+        """The engine's key; from now on it is asked for its jobs, if it can be."""
+        if ref is not None:
+            try:
+                self._desk(ref)
+            except RunyardError as error:
+                log.warning("the engine %s cannot be used: %s", ref.kind, error)
+        return engine_key(ref)
+
+    def start(self, job: Job, run_id: str, group: Callable[[], NodeGroup]) -> Job | None:
+        """Start the group of that run, or find it started; raises what kept it from starting.
+
+        None: it is on its way, and the run is woken when more is known: then call it again.
+        """
+        if job.engine == THIS_MACHINE:
+            return Job(THIS_MACHINE, self._local.start(group()))
+        desk = self._desks.get(job.engine)
+        if desk is None:
+            raise Unavailable(f"The engine '{job.engine}' cannot be used.", why="See server.log.")
+        outcome = desk.started.pop(job.id, None)
+        if outcome is None:
+            if job.id not in desk.starting:
+                desk.start(group(), lambda: self._wake(run_id))
+            return None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Job(job.engine, outcome)
+
+    def look(self, jobs: Iterable[Job]) -> list[tuple[Job, JobStatus]]:
+        """How the jobs are, as far as it is known; of what is elsewhere, what was heard last."""
+        sorted_out = _by_engine(jobs)
+        ours = sorted_out.pop(THIS_MACHINE, [])
+        here = self._local.poll(ours) if ours else {}
+        found = [(Job(THIS_MACHINE, id), status) for id, status in here.items()]
+        for key, ids in sorted_out.items():
+            desk = self._desks.get(key)
+            news = desk.take_news() if desk is not None else {}
+            found += [(Job(key, id), news[id]) for id in ids if id in news]
+        return found
+
+    def ask(self, jobs: Iterable[Job], used: Iterable[EngineRef]) -> None:
+        """Have all other engines asked how their jobs are, each in one round trip.
+
+        To be called after what the last look brought was dealt with, so that nothing is dealt
+        with twice. Who has no job and is not `used` by a target is asked nothing any more.
+        """
+        sorted_out = _by_engine(jobs)
+        needed = {engine_key(ref) for ref in used} | set(sorted_out)
+        for key, desk in list(self._desks.items()):
+            if key in needed:
+                desk.ask(sorted_out.get(key, []))
+            elif not desk.is_busy:
+                with self._lock:
+                    del self._desks[key]
+                desk.close()
+
+    def kept(self) -> list[tuple[str, Sequence[JobId]]]:
+        """What engines keep from before this server's time, of each once."""
+        return [
+            (key, found)
+            for key, desk in list(self._desks.items())
+            if (found := desk.take_kept()) is not None
+        ]
+
+    def local_jobs(self) -> Sequence[JobId]:
+        """What this machine keeps."""
+        return self._local.jobs()
+
+    def stop(self, job: Job) -> None:
+        """Ask the job's agents to end."""
+        if job.engine == THIS_MACHINE:
+            self._local.stop(job.id)
+        elif (desk := self._desks.get(job.engine)) is not None:
+            desk.stop(job.id)
+
+    def remove(self, job: Job, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """End what is left of a job and forget it; blocks for this machine's, so not for others.
+
+        `failed` is called if something of it may still run, `done` if nothing does.
+        """
+        if job.engine == THIS_MACHINE:
+            _remove(self._local, job.id, done, failed)
+        elif (desk := self._desks.get(job.engine)) is None:
+            failed()
+        else:
+            desk.statuses.pop(job.id, None)
+            desk.call(lambda: _remove(desk.engine, job.id, done, failed), unless_away=failed)
+
+    def close(self) -> None:
+        """Ask nobody any more; calls that are on their way are left alone."""
+        for desk in self._desks.values():
+            desk.close()
+
+    def _desk(self, ref: EngineRef) -> "_Desk":
+        key = engine_key(ref)
+        with self._lock:
+            desk = self._desks.get(key)
+            if desk is not None and ref.secret in desk.sealed:
+                return desk
+            secrets = unseal(ref.secret, self._secret, of=f"the {ref.kind} cluster")
+            if desk is None:
+                desk = self._desks[key] = _Desk(key, self._open(ref, secrets), secrets)
+            elif secrets != desk.secrets:
+                desk.replace(self._open(ref, secrets), secrets)
+            desk.sealed.add(ref.secret)  # the same is never sealed to the same text twice
+            return desk
+
+    def _open(self, ref: EngineRef, secrets: Mapping[str, str]) -> Engine:
+        opener = self._openers.get(ref.kind)
+        if opener is None:
+            raise Unsupported(
+                f"There is no engine '{ref.kind}'.",
+                why=f"This server has: {', '.join(sorted(self._openers))}.",
+            )
+        return opener(self._folder / engine_key(ref), ref.options, secrets)
+
+
+class _Desk:
+    """Asks one engine, one call after the other, in a thread that dies with the process."""
+
+    def __init__(self, key: str, engine: Engine, secrets: Mapping[str, str]) -> None:
+        self.key = key
+        self.engine = engine
+        self.secrets = secrets
+        self.sealed: set[str] = set()  # texts that are known to hold them, or older ones
+        self.trouble = ""
+        self.statuses: dict[JobId, JobStatus] = {}
+        self.starting: set[JobId] = set()
+        self.started: dict[JobId, JobId | Exception] = {}
+        self._left_alone_until = 0.0  # by the monotonic clock
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._news: dict[JobId, JobStatus] = {}
+        self._kept: Sequence[JobId] | None = None
+        self._has_listed = False
+        self._is_asked = False
+        self._to_stop: dict[JobId, None] = {}
+        threading.Thread(target=self._work, name=f"engine {key}", daemon=True).start()
+
+    def replace(self, engine: Engine, secrets: Mapping[str, str]) -> None:
+        """The same cluster is opened by another secret now."""
+        self.engine, self.secrets = engine, secrets
+        self._left_alone_until = 0.0
+
+    def call(self, act: Callable[[], None], *, unless_away: Callable[[], None]) -> None:
+        """Do something when its turn comes, or the other thing if the cluster is away then."""
+
+        def guarded() -> None:
+            if time.monotonic() < self._left_alone_until:
+                unless_away()
+            else:
+                act()
+
+        self._calls.put(guarded)
+
+    def close(self) -> None:
+        """Make no further calls."""
+        self._calls.put(None)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if something is still to be done or told."""
+        return bool(self._is_asked or self.starting or self.started or not self._calls.empty())
+
+    def start(self, group: NodeGroup, done: Callable[[], None]) -> None:
+        """Start a group; how that went is in `started` when `done` is called."""
+        id = JobId(group.key)
+        self.starting.add(id)
+
+        def act() -> None:
+            try:
+                self._try_away()
+                outcome: JobId | Exception = self.engine.start(group)
+            except _AWAY as error:
+                outcome = self._is_away(error)
+            except RunyardError as error:
+                outcome = _without(error, self.secrets.values())
+            except Exception as error:  # noqa: BLE001 - raised again in the conductor's thread
+                outcome = error
+            self.started[id] = outcome
+            self.starting.discard(id)
+            done()
+
+        self._calls.put(act)
+
+    def stop(self, job: JobId) -> None:
+        """Have a job's agents asked to end, as soon as the cluster can be reached."""
+        with self._lock:
+            self._to_stop[job] = None
+        self._calls.put(lambda: self._guarded(self._stop_all))
+
+    def ask(self, jobs: Sequence[JobId]) -> None:
+        """Ask how those jobs are; what is not answered yet is not asked again."""
+        if self._is_asked or not (jobs or self.trouble or not self._has_listed or self._to_stop):
+            return
+        self._is_asked = True
+
+        def act() -> None:
+            try:
+                self._guarded(lambda: self._ask(jobs))
+            finally:
+                self._is_asked = False
+
+        self._calls.put(act)
+
+    def take_news(self) -> dict[JobId, JobStatus]:
+        """What was heard since the last time."""
+        with self._lock:
+            news, self._news = self._news, {}
+        return news
+
+    def take_kept(self) -> Sequence[JobId] | None:
+        """The jobs that the engine had at the first look, once; None: not known, or not new."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        return kept
+
+    # ---- in its own thread -------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (act := self._calls.get()) is not None:
+            try:
+                act()
+            except Exception:  # the desk's own edge
+                log.exception("%s: a call failed by a bug", self.key)
+
+    def _ask(self, jobs: Sequence[JobId]) -> None:
+        if self.trouble:
+            self.engine.check()
+        if not self._has_listed:
+            kept = self.engine.jobs()
+            with self._lock:
+                self._kept, self._has_listed = kept, True
+        self._stop_all()
+        found = dict(self.engine.poll(jobs)) if jobs else {}
+        with self._lock:
+            self._news |= found
+        known = {id: one for id, one in self.statuses.items() if id in self.starting}
+        self.statuses = {**known, **found}
+        if self.trouble:
+            log.warning("%s can be used again", self.key)
+            self.trouble = ""
+
+    def _stop_all(self) -> None:
+        for job in list(self._to_stop):
+            self.engine.stop(job)
+            with self._lock:
+                self._to_stop.pop(job, None)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if time.monotonic() < self._left_alone_until:
+            return
+        try:
+            act()
+        except RunyardError as error:
+            self._is_away(error)
+
+    def _try_away(self) -> None:
+        if time.monotonic() < self._left_alone_until:
+            raise Unavailable(self.trouble)
+
+    def _is_away(self, error: RunyardError) -> Exception:
+        words = _without(error, self.secrets.values())
+        said = words.what + (f" {words.why}" if words.why else "")
+        if said != self.trouble:
+            log.warning("%s cannot be used now: %s", self.key, said)
+        self.trouble = said
+        if time.monotonic() >= self._left_alone_until:
+            self._left_alone_until = time.monotonic() + RETRY_SECONDS
+        return Unavailable(said)
+
+
+def _remove(
+    engine: Engine, job: JobId, done: Callable[[], None], failed: Callable[[], None]
+) -> None:
+    try:
+        engine.kill(job)  # whatever became of its agent, nothing is left behind
+    except Exception:
+        failed()  # once more, soon: what may still run must not meet a next attempt
+        raise
+    try:
+        engine.forget(job)
+    finally:
+        done()
+
+
+def _by_engine(jobs: Iterable[Job]) -> dict[str, list[JobId]]:
+    found: dict[str, list[JobId]] = {}
+    for job in jobs:
+        found.setdefault(job.engine, []).append(job.id)
+    return found
+
+
+def _without(error: RunyardError, secrets: Iterable[str]) -> RunyardError:
+    """The error without any secret in its words."""
+    hidden = tuple(secrets)
+    return type(error)(
+        redact(error.what, hidden), why=redact(error.why, hidden), fix=redact(error.fix, hidden)
+    )
+
+
+def pending_words(status: JobStatus | None, engine: str) -> str:
+    """What a run waits for that its cluster has but does not run yet; empty if that is not so."""
+    if status is None or status.phase is not JobPhase.PENDING:
+        return ""
+    name = engine.partition("-")[0].capitalize()
+    return f"waits in the line of {name}" + (f": {status.detail}" if status.detail else "")

@@ -1,0 +1,257 @@
+"""What Slurm answers, and what that means for a job. Pure."""
+
+import re
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unavailable
+from runyard.engines.base import JobPhase, JobStatus
+from runyard_runtime import boot, node_watch, remote
+
+# Columns of squeue and their widths: Slurm cuts what is longer, and separates by nothing.
+_COLUMNS = (
+    ("JobID", 24),
+    ("State", 24),
+    ("exit_code", 16),
+    ("NumNodes", 12),
+    ("Reason", 80),
+    ("NodeList", 1000),
+    ("Name", 300),
+)
+QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+
+_WAITS = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+_WAITS |= {"RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE"}
+_RUNS = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_RUNS |= {"RESIZING"}
+
+_LOST = "its agents were lost"
+_NODE = re.compile(r"Node failure on (\S+)")
+_NO_AGENT = (boot.UNREACHABLE, boot.REFUSED, boot.NO_ROOM, boot.DAMAGED)
+
+# Why a job was ended by Slurm.
+_ENDS = {
+    "NODE_FAIL": "a node of it failed",
+    "BOOT_FAIL": "a node of it could not be started",
+    "PREEMPTED": "it was preempted by a job of higher priority",
+    "TIMEOUT": "its time limit is over",
+    "DEADLINE": "its deadline is over",
+    "OUT_OF_MEMORY": "it used more memory than it asked for",
+    "CANCELLED": "it was cancelled in Slurm",
+    "REVOKED": "another cluster took it",
+}
+
+# Why a job waits. Limits of accounts have many names of one pattern.
+_REASONS = {
+    "None": "Slurm has not looked at it yet",
+    "Resources": "it waits for resources: no nodes are free now",
+    "Priority": "it waits for jobs of higher priority",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "NodeDown": "a node that it needs is down",
+    "Dependency": "it waits for another job to end",
+    "BeginTime": "its time to begin has not come",
+    "JobHeldUser": "it is held by its user; 'scontrol release' lets it go",
+    "JobHeldAdmin": "it is held by an administrator of the cluster",
+    "Licenses": "it waits for a licence",
+    "Reservation": "it waits for its reservation",
+    "Prolog": "a program of the cluster prepares its nodes",
+    "Cleaning": "it waits for its last attempt to be cleaned up",
+}
+_LIMIT = re.compile(r"(?:Assoc|QOS)\w*(?:Limit|Max|Grp|Resource)\w*")
+# Such a job would wait for ever.
+_HOPELESS = {
+    "PartitionConfig": "it asks for more nodes, or larger ones, than the partition has",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "BadConstraints": "no node has what it asks for",
+    "AccountNotAllowed": "its account may not use the partition",
+    "QOSNotAllowed": "its QOS may not be used in the partition",
+    "InvalidAccount": "its account does not exist or may not be used by the server's user",
+    "InvalidQOS": "its QOS does not exist or may not be used by the account",
+}
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of squeue."""
+
+    id: str
+    state: str
+    exit_status: int  # as wait(2) has it
+    nodes: int
+    reason: str
+    hosts: tuple[str, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """True once nothing of it runs or will run."""
+        return self.state not in _WAITS | _RUNS
+
+
+def parse_queue(text: str) -> dict[str, QueueRow]:
+    """Jobs by name; of several with the same name the last."""
+    rows: dict[str, QueueRow] = {}
+    for line in text.splitlines():
+        cells, at = [], 0
+        for _, width in _COLUMNS:
+            cells.append(line[at : at + width].strip())
+            at += width
+        number, state, status, nodes, reason, hosts, name = cells
+        if not number:
+            continue
+        row = QueueRow(
+            id=number,
+            state=state,
+            exit_status=_number(status),
+            nodes=_number(nodes) or 1,
+            reason=reason,
+            hosts=expand_hosts(hosts),
+        )
+        if name not in rows or _number(rows[name].id) < _number(number):
+            rows[name] = row
+    return rows
+
+
+def judge(row: QueueRow | None, *, is_stopping: bool, number: str) -> JobStatus:
+    """How a job is, by what Slurm says of it; `is_stopping`: we asked it to end."""
+    if row is None:
+        return _gone(f"Slurm no longer knows its job {number}")
+    if row.state in _WAITS:
+        if row.reason in _HOPELESS:
+            return _gone(f"Slurm cannot run its job {row.id}: {_HOPELESS[row.reason]}")
+        return JobStatus(phase=JobPhase.PENDING, detail=f"{explain_wait(row.reason)}, job {row.id}")
+    if row.state == "COMPLETING" and row.reason == "NodeDown":
+        return _gone(f"Slurm ends its job {row.id}: {_ENDS['NODE_FAIL']}")  # that may take long
+    if row.state in _RUNS:
+        words = "" if row.state == "RUNNING" else f"Slurm says: {row.state.lower()}"
+        return JobStatus(phase=JobPhase.ACTIVE, hosts=row.hosts, detail=words)
+    if row.state == "CANCELLED" and is_stopping and not row.hosts:
+        words = "it was stopped before Slurm had started it"
+        return JobStatus(phase=JobPhase.EXITED, exit_code=-signal.SIGTERM, detail=words)
+    if row.state in ("COMPLETED", "FAILED"):
+        return _judge_end(row)
+    words = _ENDS.get(row.state, f"it is {row.state}")
+    where = f" on {', '.join(row.hosts)}" if row.hosts else ""
+    return _gone(f"Slurm ended its job {row.id}{where}: {words} ({row.state})")
+
+
+def _judge_end(row: QueueRow) -> JobStatus:
+    """How a job is whose script ended by itself, or that Slurm could not run at all."""
+    code = row.exit_status >> 8
+    if row.reason in _HOPELESS:
+        return _gone(f"Slurm cannot run its job {row.id}: {_HOPELESS[row.reason]}")
+    if code in _NO_AGENT:
+        return _gone(f"{remote.WORDS[code]} (Slurm's job {row.id} on {', '.join(row.hosts)})")
+    if row.exit_status & 127 or code == node_watch.LOST or not row.hosts:
+        return _gone(f"{_LOST} in Slurm's job {row.id} ({row.reason})")
+    return JobStatus(phase=JobPhase.EXITED, exit_code=remote.exit_code(code), hosts=row.hosts)
+
+
+def with_words(status: JobStatus, words: str) -> JobStatus:
+    """The status with what the job's own log adds: which node it was, or all there is to know."""
+    if found := _NODE.search(words):
+        return msgspec.structs.replace(status, detail=f"{status.detail}: {found[1]}")
+    if words and status.exit_code and not status.detail:
+        return msgspec.structs.replace(status, detail=words)  # no agent ever came up, it seems
+    if words and status.detail.startswith(_LOST):
+        return msgspec.structs.replace(status, detail=f"{status.detail}; its last words: {words}")
+    return status
+
+
+def explain_wait(reason: str) -> str:
+    """Why a job waits, for people."""
+    short = reason.strip("()").split(",")[0].strip()
+    if words := _REASONS.get(short):
+        return f"{words} ({short})" if short not in ("None", "") else words
+    if _LIMIT.fullmatch(short):
+        return f"a limit of its account or QOS is reached ({short})"
+    return f"it waits ({short})" if short else "it waits, and Slurm does not say why"
+
+
+def explain_refusal(program: str, said: str) -> RunyardError:
+    """The error for what one of Slurm's programs said when it failed."""
+    lines = [line.partition("error: ")[2] or line for line in said.splitlines() if line.strip()]
+    why = " ".join(dict.fromkeys(lines)) or "It says nothing more."
+    for pattern, what, fix, kind in _REFUSALS:
+        if re.search(pattern, said, re.IGNORECASE):
+            return kind(what, why=why, fix=fix)
+    return EngineFailed(f"Slurm's '{program}' failed.", why=why)
+
+
+_REFUSALS: Sequence[tuple[str, str, str, type[RunyardError]]] = (
+    (
+        r"unable to contact slurm controller|connection refused|socket timed out"
+        r"|communication connection failure|zero bytes were transmitted|transport endpoint",
+        "Slurm's controller does not answer.",
+        "Look whether slurmctld runs: 'scontrol ping'. The server asks again by itself.",
+        Unavailable,
+    ),
+    (
+        r"configuration source|slurm\.conf|munge|authentication credential|protocol auth",
+        "Slurm cannot be used from the server's machine.",
+        "See that 'sinfo' works there for the server's user: slurm.conf and munge must be those "
+        "of the cluster.",
+        EngineFailed,
+    ),
+    (
+        r"invalid partition",
+        "Slurm does not have that partition.",
+        "'sinfo' lists the partitions; attach the compute target with one of them.",
+        Invalid,
+    ),
+    (
+        r"invalid account|account/partition combination",
+        "Slurm does not take jobs of that account, or not in that partition.",
+        "'sacctmgr show associations user=…' lists the accounts of the server's user.",
+        Invalid,
+    ),
+    (r"invalid qos", "Slurm does not have that QOS, or not for that account.", "", Invalid),
+    (
+        r"time limit|time specification",
+        "Slurm does not take that time limit.",
+        "Give minutes or days-hours:minutes:seconds, no more than the partition allows.",
+        Invalid,
+    ),
+    (
+        r"node configuration is not available|memory specification|generic resource"
+        r"|more processors|node count|cpu count|\bgres\b",
+        "No node of the cluster has what the job asks for.",
+        "'sinfo -N -o \"%N %c %m %G\"' shows what nodes have; choose a smaller size or another "
+        "partition.",
+        Invalid,
+    ),
+    (
+        r"violates accounting/qos policy|job size|limit",
+        "The cluster's limits do not allow that job.",
+        "Ask for less, or ask the cluster's administrators.",
+        EngineFailed,
+    ),
+)
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """The names in Slurm's short form: "gpu[1-2,07],head" is gpu1, gpu2, gpu07, head."""
+    names: list[str] = []
+    for prefix, ranges, suffix, plain in _HOSTS.findall(text):
+        if plain:
+            names.append(plain)
+        for one in ranges.split(",") if ranges else ():
+            first, _, last = one.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                names.append(f"{prefix}{number:0{len(first)}d}{suffix}")
+    return tuple(names)
+
+
+_HOSTS = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)|([^\[\],]+)")
+
+
+def _gone(words: str) -> JobStatus:
+    return JobStatus(phase=JobPhase.GONE, detail=words, node_lost=True)
+
+
+def _number(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0

@@ -1,0 +1,288 @@
+"""A real Slurm cluster on this machine, for tests: its controller and a few nodes.
+
+with slurm_cluster(nodes=2) as cluster:
+    engine = SlurmEngine(folder, {"conf": str(cluster.conf), "one_machine": "true"})
+
+Needs root and Debian's slurm-wlm and munge; `why_not` says what is missing. All nodes are this
+machine, so any number of clusters run side by side: each has its own folder, ports, key and
+munge. When it is left, nothing of it is: no daemon, no job, no file.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from runyard_runtime import processes
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel", "sinfo")
+_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+_UP_SECONDS = 30.0
+_DOWN_SECONDS = 10.0
+
+# Noticing a lost node takes Slurm `SlurmdTimeout`; a real site has 300 s unless it is tuned.
+_CONF = """\
+ClusterName=runyard
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
+GresTypes=gpu
+SlurmdParameters=config_overrides
+DefMemPerNode=200
+ReturnToService=2
+SlurmdTimeout=4
+SlurmctldTimeout=4
+MessageTimeout=2
+KillWait=5
+CompleteWait=0
+{extra}
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=closed Nodes=ALL State=DOWN
+"""
+
+
+class SlurmCluster:
+    """A running cluster. `conf` is its slurm.conf; nodes are n1, n2, …"""
+
+    def __init__(self, folder: Path, nodes: int, *, cores: int, memory_mb: int, extra: str) -> None:
+        self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.nodes = [f"n{number + 1}" for number in range(nodes)]
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _PATH}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        port, *ports = _free_ports(nodes + 1)
+        host = socket.gethostname()
+        lines = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} "
+            f"CPUs={cores} RealMemory={memory_mb}"
+            for name, each in zip(self.nodes, ports, strict=True)
+        ]
+        self.conf.write_text(
+            _CONF.format(host=host, port=port, folder=folder, nodes="\n".join(lines), extra=extra)
+        )
+
+    def start(self) -> None:
+        """Start the daemons and wait until all nodes take jobs."""
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        (self.folder / "state").mkdir()
+        self._spawn(
+            "munged",
+            "--foreground",
+            "--force",
+            "--num-threads=2",
+            f"--key-file={key}",
+            f"--socket={self.folder}/munge.socket",
+            f"--pid-file={self.folder}/munged.pid",
+            f"--log-file={self.folder}/munged.log",
+            f"--seed-file={self.folder}/munged.seed",
+        )
+        self._wait_for(lambda: (self.folder / "munge.socket").exists(), "munged")
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        self._wait_for(lambda: self.idle() == len(self.nodes), "the nodes")
+
+    def start_controller(self) -> None:
+        """Start slurmctld."""
+        self._spawn("slurmctld", "-D", "-f", str(self.conf))
+
+    def start_node(self, name: str) -> None:
+        """Start the daemon of a node."""
+        (self.folder / name).mkdir(exist_ok=True)
+        self._spawn("slurmd", "-D", "-N", name, "-f", str(self.conf), called=name)
+
+    def stop_controller(self) -> None:
+        """End slurmctld; it saves its state, of which it would lose seconds if it were killed."""
+        self._end("slurmctld", signal.SIGTERM)
+
+    def lose_node(self, name: str) -> None:
+        """Have a node vanish: its daemon and all that it started."""
+        self._daemons[name].kill()
+        self._daemons[name].wait()
+        processes.end_processes(lambda: self._started_by(name), 0)
+        del self._daemons[name]
+
+    def ask(self, *command: str) -> str:
+        """What one of Slurm's programs prints."""
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}")
+        return done.stdout
+
+    def idle(self) -> int:
+        """How many nodes take jobs and have none."""
+        with contextlib.suppress(RuntimeError):
+            return (
+                len(self.ask("sinfo", "-N", "-h", "-p", "main", "-t", "idle", "-r").split("\n")) - 1
+            )
+        return 0
+
+    def clear(self) -> None:
+        """Cancel all jobs, start what a test has ended, and wait until all nodes are free."""
+        if "slurmctld" not in self._daemons:
+            self.start_controller()
+        for name in self.nodes:
+            if name not in self._daemons:
+                self.start_node(name)
+        self._wait_for(self.answers, "the controller")
+        self.ask("scancel", "--quiet", "--user=root")
+        self._wait_for(lambda: self.idle() == len(self.nodes), "the nodes")
+
+    def answers(self) -> bool:
+        """Whether the controller does."""
+        with contextlib.suppress(RuntimeError):
+            return bool(self.ask("squeue", "-h") or True)
+        return False
+
+    def stop(self) -> None:
+        """End all jobs and daemons."""
+        with contextlib.suppress(RuntimeError):
+            if "slurmctld" in self._daemons:
+                self.ask("scancel", "--quiet", "--signal=KILL", "--full", "--user=root")
+                self.ask("scancel", "--quiet", "--user=root")
+        for name in [*self.nodes, "slurmctld", "munged"]:
+            self._end(name, signal.SIGTERM)
+        left = processes.end_processes(lambda: self._started_by(*self.nodes), 0)
+        if left:
+            raise RuntimeError(f"processes {sorted(left)} of the cluster could not be ended")
+
+    def _started_by(self, *nodes: str) -> dict[int, object]:
+        """What runs on those nodes: Slurm's own processes for jobs, and the jobs'."""
+        logs = {str(self.folder / f"{name}.log") for name in nodes}
+        roots = [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(pid, logs)
+        ]
+        below = processes.job_processes(str(self.folder), roots)
+        return {**below, **{pid: stat for pid in roots if (stat := processes.stat(pid))}}
+
+    def _spawn(self, program: str, *arguments: str, called: str = "") -> None:
+        path = shutil.which(program, path=_PATH)
+        assert path is not None
+        name = called or program
+        with (self.folder / f"{name}.out").open("ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                [path, *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd="/",
+            )
+
+    def _end(self, name: str, number: signal.Signals) -> None:
+        daemon = self._daemons.pop(name, None)
+        if daemon is None:
+            return
+        daemon.send_signal(number)
+        try:
+            daemon.wait(_DOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def _wait_for(self, check: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + _UP_SECONDS
+        while not check():
+            dead = [name for name, one in self._daemons.items() if one.poll() is not None]
+            if dead or time.monotonic() > deadline:
+                words = "".join(_tail(self.folder / f"{name}.out") for name in dead)
+                raise RuntimeError(f"{what} did not come: {', '.join(dead)} {words}")
+            time.sleep(0.05)
+
+
+def why_not() -> str:
+    """Why no cluster can be started here; empty if one can."""
+    missing = [one for one in PROGRAMS if shutil.which(one, path=_PATH) is None]
+    if missing:
+        return f"Slurm is not installed (no {', '.join(missing)}): scripts/system-packages does it"
+    return "" if os.geteuid() == 0 else "a Slurm cluster for tests is started by root only"
+
+
+@contextlib.contextmanager
+def slurm_cluster(
+    nodes: int = 2, *, cores: int = 4, memory_mb: int = 4000, extra: str = ""
+) -> Iterator[SlurmCluster]:
+    """A cluster that runs as long as this is open."""
+    # Not pytest's own folder: a socket's path may have 107 characters only.
+    folder = Path(tempfile.mkdtemp(prefix="ry-slurm-"))
+    folder.chmod(0o755)
+    try:
+        cluster = SlurmCluster(folder, nodes, cores=cores, memory_mb=memory_mb, extra=extra)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def slurm_of_session() -> Iterator[SlurmCluster]:
+    """One cluster of three nodes for the tests of a session; skipped where there is no Slurm."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with slurm_cluster(nodes=3) as cluster:
+        yield cluster
+
+
+def _free_ports(count: int) -> Sequence[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _has(pid: int, files: Collection[str]) -> bool:
+    """True if the process has one of those files open."""
+    with contextlib.suppress(OSError):
+        folder = f"/proc/{pid}/fd"
+        return any(os.readlink(f"{folder}/{one}") in files for one in os.listdir(folder))
+    return False
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")[-1000:]
+    return ""

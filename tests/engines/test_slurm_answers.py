@@ -1,0 +1,212 @@
+"""What Slurm's answers mean, and what is handed to it."""
+
+from pathlib import Path
+
+import pytest
+
+from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unavailable
+from runyard.engines.base import JobPhase, NodeGroup, NodeResources
+from runyard.engines.slurm_answers import (
+    QUEUE_FORMAT,
+    QueueRow,
+    expand_hosts,
+    explain_refusal,
+    explain_wait,
+    judge,
+    parse_queue,
+    with_words,
+)
+from runyard.engines.slurm_script import SlurmOptions, plan_batch, read_options, render_script
+
+PLAN = b'{"runtime": "/the runtime", "url": "http://s:1", "agent_token": "hush", "run_id": "r"}'
+
+
+def line(*cells: str) -> str:
+    widths = [int(one.partition(":")[2]) for one in QUEUE_FORMAT.split(",")]
+    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def row(state: str, **facts: object) -> QueueRow:
+    known: dict[str, object] = {
+        "id": "7",
+        "exit_status": 0,
+        "nodes": 1,
+        "reason": "None",
+        "hosts": ("n1",),
+    }
+    return QueueRow(state=state, **{**known, **facts})  # type: ignore[arg-type]
+
+
+def test_the_queue_is_read_by_columns_and_the_last_of_a_name_counts() -> None:
+    text = "\n".join(
+        [
+            line("9", "FAILED", "768", "2", "NonZeroExitCode", "gpu[1-2]", "a-1"),
+            line("10", "PENDING", "0", "1-4", "Nodes required, are DOWN", "", "a-1"),
+            line("3", "RUNNING", "0", "1", "None", "head", "some name"),
+        ]
+    )
+    found = parse_queue(text)
+    assert found["a-1"].id == "10"
+    assert found["a-1"].reason == "Nodes required, are DOWN"
+    assert found["some name"].hosts == ("head",)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("gpu[1-2,07],head", ("gpu1", "gpu2", "gpu07", "head")),
+        ("r[08-10]-ib", ("r08-ib", "r09-ib", "r10-ib")),
+    ],
+)
+def test_short_forms_of_host_names_are_spelled_out(text: str, names: tuple[str, ...]) -> None:
+    assert expand_hosts(text) == names
+
+
+@pytest.mark.parametrize(
+    ("found", "is_stopping", "phase", "code", "words"),
+    [
+        (None, False, JobPhase.GONE, None, "no longer knows its job 7"),
+        (row("PENDING", reason="Resources"), False, JobPhase.PENDING, None, "no nodes are free"),
+        (row("PENDING", reason="PartitionConfig"), False, JobPhase.GONE, None, "asks for more"),
+        (row("CONFIGURING"), False, JobPhase.PENDING, None, ""),
+        (row("RUNNING"), False, JobPhase.ACTIVE, None, ""),
+        (row("COMPLETING"), False, JobPhase.ACTIVE, None, "completing"),
+        (row("COMPLETING", reason="NodeDown"), False, JobPhase.GONE, None, "a node of it failed"),
+        (row("COMPLETED"), False, JobPhase.EXITED, 0, ""),
+        (row("FAILED", exit_status=3 << 8), False, JobPhase.EXITED, 3, ""),
+        (row("FAILED", exit_status=143 << 8), False, JobPhase.EXITED, -15, ""),
+        (row("FAILED", exit_status=121 << 8), False, JobPhase.GONE, None, "agents were lost"),
+        (row("FAILED", exit_status=9), False, JobPhase.GONE, None, "agents were lost"),
+        (row("FAILED", exit_status=241 << 8), False, JobPhase.GONE, None, "cannot reach"),
+        (row("FAILED", reason="BadConstraints"), False, JobPhase.GONE, None, "no node has"),
+        (row("NODE_FAIL"), False, JobPhase.GONE, None, "on n1: a node of it failed (NODE_FAIL)"),
+        (row("PREEMPTED"), False, JobPhase.GONE, None, "preempted"),
+        (row("TIMEOUT"), False, JobPhase.GONE, None, "its time limit is over"),
+        (row("OUT_OF_MEMORY"), False, JobPhase.GONE, None, "more memory"),
+        (row("CANCELLED", hosts=()), True, JobPhase.EXITED, -15, "before Slurm had started it"),
+        (row("CANCELLED", hosts=()), False, JobPhase.GONE, None, "cancelled in Slurm"),
+        (row("CANCELLED"), True, JobPhase.GONE, None, "cancelled in Slurm"),
+        (row("A_NEW_STATE"), False, JobPhase.GONE, None, "it is A_NEW_STATE"),
+    ],
+)
+def test_how_a_job_is(
+    found: QueueRow | None, is_stopping: bool, phase: JobPhase, code: int | None, words: str
+) -> None:
+    status = judge(found, is_stopping=is_stopping, number="7")
+    assert (status.phase, status.exit_code) == (phase, code)
+    assert words in status.detail
+    assert status.node_lost is (phase is JobPhase.GONE)
+
+
+def test_the_jobs_own_log_says_which_node_it_was() -> None:
+    status = judge(row("NODE_FAIL"), is_stopping=False, number="7")
+    assert with_words(status, "srun: error: Node failure on n2\nmore").detail.endswith(": n2")
+    assert with_words(status, "something else") == status
+    lost = judge(row("FAILED", exit_status=9), is_stopping=False, number="7")
+    assert with_words(lost, "no python").detail.endswith("; its last words: no python")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "it waits for jobs of higher priority (Priority)"),
+        ("(ReqNodeNotAvail, UnavailableNodes:n1)", "are down, drained or reserved"),
+        ("AssocGrpCpuLimit", "a limit of its account or QOS is reached (AssocGrpCpuLimit)"),
+        ("QOSMaxJobsPerUserLimit", "a limit of its account"),
+        ("SomethingNew", "it waits (SomethingNew)"),
+        ("", "does not say why"),
+    ],
+)
+def test_why_a_job_waits(reason: str, words: str) -> None:
+    assert words in explain_wait(reason)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (
+            "sbatch: error: Unable to contact slurm controller (connect failure)",
+            Unavailable,
+            "answer",
+        ),
+        ("sbatch: error: invalid partition specified: x", Invalid, "that partition"),
+        ("error: Invalid account or account/partition combination specified", Invalid, "account"),
+        ("sbatch: error: Invalid qos specification", Invalid, "QOS"),
+        ("error: Requested node configuration is not available", Invalid, "No node"),
+        ("error: Invalid generic resource (gres) specification", Invalid, "No node"),
+        ("error: Requested time limit is invalid (missing or exceeds some limit)", Invalid, "time"),
+        (
+            "sbatch: fatal: Could not establish a configuration source",
+            EngineFailed,
+            "cannot be used",
+        ),
+        ("error: Job violates accounting/QOS policy (job submit limit)", EngineFailed, "limits"),
+        ("", EngineFailed, "'sbatch' failed"),
+    ],
+)
+def test_refusals_are_put_in_words(said: str, kind: type[RunyardError], what: str) -> None:
+    error = explain_refusal("sbatch", said)
+    assert type(error) is kind
+    assert what in error.what
+
+
+def test_what_a_group_needs_is_asked_of_slurm() -> None:
+    options = read_options(
+        {
+            "partition": "gpu",
+            "account": "lab",
+            "qos": "high",
+            "time_limit": "1-0:00:00",
+            "arguments": "--constraint='a b' --exclusive",
+        }
+    )
+    group = NodeGroup(
+        key="k", nodes=2, plan=PLAN, resources=NodeResources(cores=6, memory_gb=1.5, gpus=4)
+    )
+    command = plan_batch(group, options, "k-1", Path("/jobs/k"))
+    assert {
+        "--job-name=k-1",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--no-requeue",
+        "--partition=gpu",
+        "--account=lab",
+        "--qos=high",
+        "--time=1-0:00:00",
+        "--cpus-per-task=6",
+        "--mem=1536M",
+        "--gres=gpu:4",
+        "--output=/jobs/k/slurm.log",
+    } <= set(command)
+    assert command[-2:] == ["--constraint=a b", "--exclusive"]
+
+
+def test_a_token_is_in_no_script_and_on_no_command_line() -> None:
+    options = SlurmOptions(shared=False, folder="/scratch")
+    group = NodeGroup(key="k", nodes=2, plan=PLAN)
+    script, variables = render_script(group, options, Path("/jobs/k"))
+    assert "hush" not in script
+    assert "hush" not in " ".join(plan_batch(group, options, "k-1", Path("/jobs/k")))
+    assert variables["RUNYARD_NODE_TOKEN"] == "hush"
+    assert variables["RUNYARD_NODE_FOLDER"] == "/scratch"
+
+
+def test_a_folder_with_blanks_reaches_the_node() -> None:
+    group = NodeGroup(key="k", plan=PLAN)
+    script, _ = render_script(group, SlurmOptions(), Path("/jobs of ours/k"))
+    assert "'/the runtime' '/jobs of ours/k' 0\n" in script
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"partitions": "x"}, "no option 'partitions'"),
+        ({"shared": "maybe"}, "true or false"),
+        ({"arguments": "--x='"}, "no command line"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        read_options(given)
