@@ -16,6 +16,7 @@
 | RUNYARD_LOCAL_SLOTS | runs at a time on the local target | the number of cores |
 | RUNYARD_GRACE_SECONDS | between SIGTERM and SIGKILL of a rank | 10 |
 | RUNYARD_GROUP_SECONDS | for all nodes of a run to come up, before it fails | 300 |
+| RUNYARD_SERVICE_START_SECONDS | for a service to load its model, before it fails | 600 |
 | RUNYARD_SAMPLE_SECONDS | between two samples of CPU, memory and GPU use; 0: never | 10 |
 | RUNYARD_BODY_LIMIT_MB | the largest request body but for blobs and logs | 64 |
 | RUNYARD_CONTAINERS | auto, require or never: may runs use docker or podman | auto |
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     local_slots: int = 0
     grace_seconds: float = 10.0
     group_seconds: float = 300.0
+    service_start_seconds: float = 600.0
     sample_seconds: float = 10.0
     body_limit_mb: int = 64
     containers: Containers = "auto"
@@ -104,6 +106,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.fetch_limit_gb * GIGABYTE) or None
 
 
+def near(host: str) -> str:
+    """The address by which this machine reaches what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def default_home() -> Path:
     """Where everything is kept when RUNYARD_HOME is not set."""
     return Path.home() / ".runyard"
@@ -127,6 +134,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         local_slots=int(_number(environ, "RUNYARD_LOCAL_SLOTS", 0)),
         grace_seconds=_number(environ, "RUNYARD_GRACE_SECONDS", 10),
         group_seconds=_number(environ, "RUNYARD_GROUP_SECONDS", 300),
+        service_start_seconds=_number(environ, "RUNYARD_SERVICE_START_SECONDS", 600),
         sample_seconds=_number(environ, "RUNYARD_SAMPLE_SECONDS", 10),
         body_limit_mb=int(_number(environ, "RUNYARD_BODY_LIMIT_MB", 64)),
         containers=_containers(environ.get("RUNYARD_CONTAINERS", "")),
@@ -248,6 +256,7 @@ def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         "RUNYARD_LOCAL_SLOTS": str(settings.local_slots),
         "RUNYARD_GRACE_SECONDS": str(settings.grace_seconds),
         "RUNYARD_GROUP_SECONDS": str(settings.group_seconds),
+        "RUNYARD_SERVICE_START_SECONDS": str(settings.service_start_seconds),
         "RUNYARD_SAMPLE_SECONDS": str(settings.sample_seconds),
         "RUNYARD_BODY_LIMIT_MB": str(settings.body_limit_mb),
         "RUNYARD_CONTAINERS": settings.containers,

@@ -105,6 +105,8 @@ def test_a_service_lives_from_deploy_to_rm(shell: Shell) -> None:
     assert json.loads(renewed)["primary"] != keys["primary"]
     assert shell.good("service", "score", "words-service", '{"word": "no"}').strip() == "0"
 
+    stopped = shell.run("down")
+    assert "go on without it: words-service." in stopped.stderr
     assert "removed words-service" in shell.good("service", "rm", "words-service")
     gone = shell.run("service", "show", "words-service", "--json")
     assert gone.returncode == 1
@@ -125,3 +127,19 @@ def test_wrong_deployments_are_refused_in_words(shell: Shell) -> None:
         assert words in refused.stderr
     nothing = shell.run("service", "update", "words-service")
     assert nothing.returncode == 1
+
+
+def test_outside_of_a_workspace_folder_the_only_workspace_is_meant(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    home, outside = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("outside")
+    inside = tmp_path_factory.mktemp("inside")
+    shell = Shell(home, outside)
+    try:
+        assert "the server has none" in shell.run("service", "ls").stderr
+        Shell(home, inside).good("init", "yard")
+        assert "No services" in shell.run("service", "ls").stderr
+        Shell(home, tmp_path_factory.mktemp("other")).good("init", "another")
+        assert "several: another, yard." in shell.run("service", "ls").stderr
+    finally:
+        shell.good("down")

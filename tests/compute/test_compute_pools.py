@@ -350,7 +350,7 @@ def test_a_cluster_in_use_is_not_deleted(yard: Yard) -> None:
     yard.make()
     run = yard.submit()
     until(lambda: yard.has_started(run))
-    with pytest.raises(Conflict, match=f"is in use.*\n.*1 unfinished runs.*{run.id}"):
+    with pytest.raises(Conflict, match=f"is in use.*\n.*1 unfinished run.*{run.id}"):
         computes.delete_compute(yard.store, WORKSPACE, "cluster")
     yard.finish(run)
     computes.delete_compute(yard.store, WORKSPACE, "cluster")

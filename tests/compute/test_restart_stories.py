@@ -118,8 +118,10 @@ def test_a_run_goes_on_where_its_failed_attempt_stopped(
     lines = [line for line in text_of(run, LOG).splitlines() if line.startswith(("step", "===="))]
     assert lines == [
         "step 0 attempt 1",
+        "==== attempt 1 failed: ValueError: bad luck at step 0",
         "==== attempt 2 ====",
         "step 1 attempt 2",
+        "==== attempt 2 failed: ValueError: bad luck at step 1",
         "==== attempt 3 ====",
         "step 2 attempt 3",
     ]
@@ -173,7 +175,7 @@ def test_a_whole_gang_starts_again_when_one_rank_is_killed(
         assert text.index(f"rank {rank} attempt 1") < text.index("==== attempt 2 ====")
         assert text.index("==== attempt 2 ====") < text.index(f"rank {rank} attempt 2")
     shown = show(run, capsys)
-    assert "rank 1" in shown
+    assert "Rank 1 (" in shown
     assert "SIGKILL" in shown
     assert commands.run(["logs", run.id, "--rank", "1"]) == 0
     assert "rank 1 attempt 2" in capsys.readouterr().out
@@ -252,11 +254,12 @@ def test_a_failed_gang_is_shown_with_its_rank_its_node_and_the_traceback(
 ) -> None:
     gang = PyTorchConfiguration("Gloo", process_count=4, node_count=2)
     run = submit(ws, FAILING, distributed_job_config=gang)
-    with pytest.raises(ActivityFailedException, match="rank 3, node 1"):
+    with pytest.raises(ActivityFailedException, match=r"Rank 3 \(node 1\): ValueError"):
         run.wait_for_completion()
     shown = show(run, capsys)
-    for words in ("rank 3, node 1", "exit code 1", "in train", "ValueError: no such layer: 12"):
+    for words in ("Rank 3 (", "exit code 1", "in train", "ValueError: no such layer: 12"):
         assert words in shown
+    assert f"runyard logs {run.id} --rank 3" in shown
     error = run.get_details()["error"]["error"]
     assert (error["rank"], error["exitCode"]) == (3, 1)
 

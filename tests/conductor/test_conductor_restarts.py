@@ -1,5 +1,6 @@
 """Runs that are tried again, over a real store, with a fake engine behind its seam."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +14,12 @@ from runyard.conductor.changes import Changes
 from runyard.conductor.conductor import Conductor
 from runyard.domain.agents import AgentReport, RankEnd
 from runyard.domain.environments import EnvironmentSpec
-from runyard.domain.errors import Invalid, Unsupported
+from runyard.domain.errors import EngineFailed, Invalid, Unsupported
 from runyard.domain.files import Manifest, manifest_digest
 from runyard.domain.runs import LauncherSpec, RunRecord, RunSpec, ScriptSpec, Submission
 from runyard.domain.states import RunState
 from runyard.domain.workspaces import WorkspaceRecord
-from runyard.engines.base import Capabilities, JobId
+from runyard.engines.base import Capabilities, JobId, NodeGroup
 from runyard.planning import lifecycle
 from runyard.settings import Settings
 from runyard.stores import open_store
@@ -265,6 +266,80 @@ def test_children_of_a_failed_attempt_failed_with_it(
     assert now(store, child).error == now(store, run).attempts[0].error
 
 
+def test_a_start_that_failed_but_was_stored_by_nobody_gives_up_no_job(
+    store: Store, engine: FakeEngine, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conducting, "LEAVING_SECONDS", 0.0)
+    began, tries = engine.start, []
+
+    def fail_once(group: NodeGroup) -> JobId:
+        tries.append(group.key)
+        if len(tries) == 1:  # and somebody writes to the run meanwhile
+            runs.change(store, run.id, lambda run: msgspec.structs.replace(run, tags={"a": "b"}))
+            raise OSError("no more processes")
+        return began(group)
+
+    engine.start = fail_once  # type: ignore[method-assign]
+    conductor = start()
+    run = runs.submit(store, submission(), NOW)
+    conductor.wake(run.id)
+    wait_until(lambda: now(store, run).job == job(run, 1))
+    polls = len(engine.polls)
+    wait_until(lambda: len(engine.polls) >= polls + 5)
+    assert engine.stopped == []
+    assert engine.jobs() == [job(run, 1)]
+    assert (now(store, run).attempt, now(store, run).tags) == (1, {"a": "b"})
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+@pytest.mark.parametrize("how", ["lost", "not started"])
+def test_nodes_are_held_until_nothing_is_left_of_a_job_that_was_given_up(
+    store: Store, engine: FakeEngine, start: Start, max_restarts: int, how: str
+) -> None:
+    kill, hangs = engine.kill, threading.Event()
+
+    def fail_while_it_hangs(job: JobId) -> None:
+        if not hangs.is_set():
+            raise EngineFailed("its processes hang")
+        kill(job)
+
+    engine.kill = fail_while_it_hangs  # type: ignore[method-assign]
+    engine.refuse = OSError("half of it was started") if how == "not started" else None
+    conductor = start()
+    run = submit(store, conductor, max_restarts=max_restarts)
+    if how == "lost":
+        wait_until(lambda: now(store, run).job == job(run, 1))
+        engine.lose(job(run, 1), node="n1")
+    wait_until(lambda: now(store, run).state in (S.FAILED, S.QUEUED))
+    other = submit(store, conductor)
+    wait_until(lambda: now(store, other).state is S.QUEUED)
+    polls = len(engine.polls)
+    wait_until(lambda: len(engine.polls) >= polls + 5)
+    assert job(other, 1) not in engine.starts, "the only slot is not free yet"
+    hangs.set()
+    wait_until(lambda: job(other, 1) in engine.starts)
+
+
+def test_a_run_that_is_canceled_between_attempts_holds_its_nodes_until_the_job_is_gone(
+    store: Store, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    run = submit(store, conductor)
+    wait_until(lambda: engine.starts == [job(run, 1)])
+    report(store, run, 1, exit_code=1)
+    conductor.wake(run.id)
+    wait_until(lambda: engine.stopped)
+    runs.cancel(store, run.id, NOW)
+    other = submit(store, conductor)
+    conductor.wake(run.id)
+    wait_until(lambda: now(store, other).state is S.QUEUED)
+    polls = len(engine.polls)
+    wait_until(lambda: len(engine.polls) >= polls + 3)
+    assert engine.starts == [job(run, 1)]
+    engine.end(job(run, 1))
+    wait_until(lambda: engine.starts == [job(run, 1), job(other, 1)])
+
+
 # ---- a new server in the middle --------------------------------------------------------------
 
 
@@ -379,6 +454,11 @@ def test_members_get_orders_but_do_not_move_the_run(store: Store) -> None:
         ({"launcher": LauncherSpec(kind="mpi", nodes=2)}, Capabilities(), Unsupported, "one node"),
         ({"launcher": LauncherSpec(kind="smoke")}, MANY, Unsupported, "no launcher 'smoke'"),
         ({"launcher": LauncherSpec(nodes=0)}, MANY, Invalid, "not 0"),
+        ({"launcher": LauncherSpec(processes_per_node=0)}, MANY, Invalid, "1 processes_per_node"),
+        ({"launcher": LauncherSpec(workers=-1)}, MANY, Invalid, "1 workers, not -1"),
+        ({"launcher": LauncherSpec(parameter_servers=-1)}, MANY, Invalid, "0 parameter_servers"),
+        ({"launcher": LauncherSpec(processes_per_node=10**6)}, MANY, Invalid, "at most 100000"),
+        ({"launcher": LauncherSpec(workers=10**9)}, MANY, Invalid, "at most 100000"),
         ({"max_restarts": -1}, MANY, Invalid, "max_restarts=-1"),
         ({"max_restarts": 10**6}, MANY, Invalid, "from 0 to"),
     ],

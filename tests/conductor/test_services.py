@@ -15,12 +15,15 @@ from runyard.domain.files import FileEntry, Manifest, encode_manifest, manifest_
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import LauncherSpec, RunSpec, ScriptSpec
 from runyard.domain.services import (
+    AccessPatch,
     ServiceAccess,
+    ServiceAuth,
     ServiceDraft,
     ServicePatch,
     ServiceRecord,
     ServiceSpec,
     ServiceState,
+    SpecPatch,
 )
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.stores import open_store
@@ -176,7 +179,7 @@ def test_a_new_revision_is_tried_while_the_old_one_serves(store: Store) -> None:
         made, serving=made.coming, coming=None, state=ServiceState.HEALTHY, waiting=""
     )
     store.records.replace(serving)
-    patch = ServicePatch(spec=ServiceSpec(models=("m1",), replicas=2), description="more")
+    patch = ServicePatch(spec=SpecPatch(replicas=2), description="more")
     changed = services.update_service(store, YARD, "digits", patch, LATER)
     assert changed.state is ServiceState.TRANSITIONING  # at once: who waits must not miss it
     assert changed.serving == made.coming
@@ -201,17 +204,122 @@ def test_a_service_keeps_its_port_and_no_two_have_the_same(store: Store) -> None
     first = create(store, "first-one")
     with pytest.raises(Conflict, match=f"Port {first.port} is in use"):
         create(store, "second-one", access=ServiceAccess(port=first.port))
-    patch = ServicePatch(access=ServiceAccess(port=first.port + 1))
+    patch = ServicePatch(access=AccessPatch(port=first.port + 1))
     with pytest.raises(Invalid, match="keeps its port"):
         services.update_service(store, YARD, "first-one", patch, LATER)
+    with pytest.raises(Invalid, match="keeps its port"):
+        create(store, "first-one", overwrite=True, access=ServiceAccess(port=first.port + 1))
+    same = create(store, "first-one", overwrite=True, access=ServiceAccess(port=first.port))
+    assert (same.port, same.made) == (first.port, 2)
 
 
-def test_a_service_that_is_being_deleted_cannot_be_overwritten(store: Store) -> None:
+def test_a_service_that_is_being_deleted_cannot_be_changed(store: Store) -> None:
     keep_model(store)
-    create(store)
+    made = create(store)
     services.delete_service(store, YARD, "digits", LATER)
     with pytest.raises(Conflict, match="being deleted"):
         create(store, overwrite=True)
+    with pytest.raises(Conflict, match="being deleted"):
+        update(store, description="d")
+    with pytest.raises(Conflict, match="being deleted"):
+        services.restart_service(store, YARD, "digits", LATER)
+    with pytest.raises(Conflict, match="being deleted"):
+        services.set_key(store, made, "primary", None, SECRET)
+
+
+def update(store: Store, **what: Any) -> ServiceRecord:
+    return services.update_service(store, YARD, "digits", ServicePatch(**what), LATER)
+
+
+def test_a_change_leaves_alone_what_it_does_not_name(store: Store) -> None:
+    keep_model(store)
+    keep_model(store, "m2")
+    create(store, tags={"a": "1", "b": "2"})
+    update(store, access=AccessPatch(key_auth=True))
+    update(store, access=AccessPatch(timeout_seconds=5.0))
+    update(store, set_tags={"c": "3"}, spec=SpecPatch(models=("m2",)))
+    last = update(store, remove_tags=("a",), spec=SpecPatch(replicas=3))
+    assert (last.access.auth, last.access.timeout_seconds) == (ServiceAuth.KEY, 5.0)
+    assert last.tags == {"b": "2", "c": "3"}
+    assert (coming_spec(last).models, coming_spec(last).replicas) == (("m2",), 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "patch", "after"),
+    [
+        (ServiceAuth.TOKEN, AccessPatch(key_auth=False), ServiceAuth.TOKEN),
+        (ServiceAuth.KEY, AccessPatch(token_auth=False), ServiceAuth.KEY),
+        (ServiceAuth.KEY, AccessPatch(key_auth=False), ServiceAuth.NONE),
+        (ServiceAuth.TOKEN, AccessPatch(token_auth=False), ServiceAuth.NONE),
+        (ServiceAuth.NONE, AccessPatch(key_auth=True), ServiceAuth.KEY),
+        (ServiceAuth.KEY, AccessPatch(key_auth=False, token_auth=True), ServiceAuth.TOKEN),
+        (ServiceAuth.KEY, AccessPatch(auth=ServiceAuth.NONE), ServiceAuth.NONE),
+        (ServiceAuth.KEY, AccessPatch(queue=3), ServiceAuth.KEY),
+    ],
+)
+def test_what_callers_show_changes_only_as_it_is_said(
+    store: Store, before: ServiceAuth, patch: AccessPatch, after: ServiceAuth
+) -> None:
+    keep_model(store)
+    create(store, access=ServiceAccess(auth=before))
+    assert update(store, access=patch).access.auth is after
+
+
+def test_other_code_or_another_model_gets_an_environment_of_its_own(store: Store) -> None:
+    keep_model(store)
+    keep_model(store, "m2", framework="Onnx")
+    first = create(store)
+    assert coming_spec(update(store, spec=SpecPatch(cores=2.0))) == msgspec.structs.replace(
+        coming_spec(first), cores=2.0
+    )
+    other = coming_spec(update(store, spec=SpecPatch(models=("m2",)))).environment
+    assert other is not None
+    assert "onnxruntime" in other.pip
+    own = EnvironmentSpec(name="own")
+    code = SpecPatch(entry_script="score.py", snapshot=keep_script(store), environment=own)
+    update(store, spec=code)
+    assert coming_spec(update(store, spec=SpecPatch(models=("m1",)))).environment == own
+
+
+def test_requests_that_are_repeated_make_one_revision(store: Store) -> None:
+    keep_model(store)
+    create(store, uid="ab" * 16)
+    overwritten = [create(store, uid="cd" * 16, overwrite=True) for _ in range(2)]
+    assert [one.made for one in overwritten] == [2, 2]
+    changed = [update(store, request="one", spec=SpecPatch(replicas=2)) for _ in range(2)]
+    assert [one.made for one in changed] == [3, 3]
+    assert update(store, request="two", spec=SpecPatch(replicas=2)).made == 4
+
+
+def test_a_uid_is_that_of_one_service(store: Store) -> None:
+    keep_model(store)
+    create(store, uid="ab" * 16)
+    with pytest.raises(Conflict, match="another service"):
+        create(store, "another-one", uid="ab" * 16)
+
+
+def test_a_service_is_not_started_again_without_its_model(store: Store) -> None:
+    model = keep_model(store)
+    made = create(store)
+    store.records.replace(msgspec.structs.replace(made, failed=made.coming, coming=None))
+    store.records.delete(model)
+    with pytest.raises(NotFound, match="m1"):
+        services.restart_service(store, YARD, "digits", LATER)
+
+
+def test_keys_that_cannot_be_read_are_made_anew_when_it_is_deployed_again(store: Store) -> None:
+    keep_model(store)
+    made = create(store, primary_key="one")
+    with pytest.raises(Conflict, match="cannot be read"):
+        services.get_keys(made, b"another secret")
+    draft = ServiceDraft(spec=ServiceSpec(models=("m1",)), overwrite=True, secondary_key="two")
+    after = services.create_service(
+        store, YARD, "digits", draft, secret=b"another secret", host="127.0.0.1", now=LATER
+    )
+    keys = services.get_keys(after, b"another secret")
+    assert keys.primary != "one"
+    assert keys.secondary == "two"
+    assert services.delete_service(store, YARD, "digits", LATER).deleting
 
 
 def test_the_services_of_a_model_are_named_once(store: Store) -> None:

@@ -6,8 +6,8 @@ import pytest
 from runyard.domain import errors
 from runyard.domain.errors import BY_CODE, BlobsMissing, Invalid, NotFound, RunyardError
 from runyard.domain.files import FileEntry, decode_manifest, encode_manifest, manifest_digest
-from runyard.domain.logs import log_to_follow, rank_log
-from runyard.domain.runs import LauncherSpec, RunError, error_place, exit_words
+from runyard.domain.logs import find_log, log_to_follow, rank_log
+from runyard.domain.runs import LauncherSpec, RunError, error_place, exit_words, launcher_words
 from runyard.domain.states import (
     ACTIVE,
     TERMINAL,
@@ -160,6 +160,47 @@ def test_an_error_says_where_it_happened() -> None:
     assert error_place(error) == ["rank 3", "node 1", "signal SIGKILL"]
     assert [exit_words(code) for code in (2, -200)] == ["exit code 2", "signal 200"]
     assert error_place(RunError(code="NodeLost", message="m")) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "expected"),
+    [
+        ("Rank 3 (node 1): ValueError: no", 1, ["exit code 1"]),
+        ("worker_3 (gpu-2) ended by signal SIGKILL: it was killed.", -9, []),
+        ("Rank 3 ended with exit code 13.", 1, ["exit code 1"]),
+        ("Ranking failed", 1, ["rank 3", "node 1", "exit code 1"]),
+    ],
+)
+def test_what_an_errors_words_say_is_not_said_again(
+    message: str, code: int, expected: list[str]
+) -> None:
+    error = RunError(code="UserError", message=message, rank=3, node=1, exit_code=code)
+    assert error_place(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        (LauncherSpec(), ""),
+        (LauncherSpec(kind="mpi", nodes=2, processes_per_node=2), "MPI, 2 nodes × 2 processes"),
+        (LauncherSpec(kind="pytorch", backend="gloo"), "PyTorch (gloo), 1 node × 1 process"),
+        (LauncherSpec(kind="tensorflow", nodes=2, workers=2), "TensorFlow, 2 workers on 2 nodes"),
+        (
+            LauncherSpec(kind="tensorflow", parameter_servers=1),
+            "TensorFlow, 1 worker and 1 parameter server on 1 node",
+        ),
+    ],
+)
+def test_a_layout_in_words(launcher: LauncherSpec, words: str) -> None:
+    assert launcher_words(launcher) == words
+
+
+def test_a_log_may_be_called_by_its_base_name_if_only_one_has_it() -> None:
+    names = ["azureml-logs/60_mpirun_log.txt", "logs/a/x.txt", "logs/b/x.txt", "x.log"]
+    assert find_log(names, "60_mpirun_log.txt") == names[0]
+    assert find_log(names, "logs/a/x.txt") == "logs/a/x.txt"
+    assert find_log(names, "x.txt") is None
+    assert find_log(names, "nothing.txt") is None
 
 
 def test_a_token_grants_what_it_was_made_for() -> None:

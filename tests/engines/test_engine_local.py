@@ -6,21 +6,26 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runyard.domain.errors import Invalid
+from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines import ENGINES
-from runyard.engines.base import JobId, NodeGroup
+from runyard.engines.base import JobId, JobPhase, NodeGroup
 from runyard.engines.local import LocalEngine, clean_environment
 from runyard.testing.engine_suite import (
     DRIVER_LOG,
+    FOREVER,
     Engines,
     EngineSuite,
     ended,
     job_group,
+    log_of,
+    says,
 )
 from runyard.testing.fake_server import FakeServer, wait_until
+from runyard_runtime import processes
 
 
 class TestLocalEngine(EngineSuite):
@@ -111,3 +116,40 @@ def test_folders_that_a_script_closed_are_removed_too(ordinary_folder: Path) -> 
 def _children() -> set[str]:
     tasks = Path("/proc/self/task").iterdir()
     return {pid for task in tasks for pid in (task / "children").read_text().split()}
+
+
+def test_a_kill_that_leaves_something_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What hangs in the kernel cannot be made here: another's process stands for it.
+    with FakeServer() as server:
+        engine = LocalEngine(tmp_path)
+        job = engine.start(job_group(server, FOREVER))
+        says(server, "running")
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "send", lambda pid, number: None)
+            patch.setattr(processes, "_KILL_PATIENCE", 0.0)
+            with pytest.raises(EngineFailed, match="Processes of job 'job' could not be ended"):
+                engine.kill(job)
+        engine.kill(job)
+        assert engine.poll([job])[job].phase is JobPhase.GONE
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "mpi"])
+def test_a_kill_removes_the_containers_of_the_job(tmp_path: Path, kind: str) -> None:
+    removed = tmp_path / "removed"
+    changes: dict[str, Any] = {
+        "launcher": {"kind": kind, "nodes": 1, "processes_per_node": 2},
+        "prefix": ["/usr/bin/env", "NAME={name}"],
+        "remove": ["/bin/sh", "-c", f'echo "$@" >> {removed}', "remove"],
+    }
+    with FakeServer() as server:
+        engine = LocalEngine(tmp_path / "jobs")
+        job = engine.start(job_group(server, "import os\n" + FOREVER, **changes))
+        says(server, "running", log_of(0))
+        says(server, "running", log_of(1))
+        removed.unlink(missing_ok=True)
+        engine.kill(job)
+    marker = processes.job_marker(str(tmp_path / "jobs" / "job"))
+    names = {f"runyard-{marker}-{end}" for end in ("0", "1", "mpi-0")}
+    assert set(removed.read_text().split()) == names

@@ -58,6 +58,9 @@ def test_packages_are_resolved_locked_installed_and_compiled(builder: Builder, r
     assert output(use, "import tiny, user; print(tiny.version)") == "1.0"
     assert use.python == output(use, "import platform; print(platform.python_version())")
     assert any("user==1.0" in line for line in lines), "uv's own lines are in the log"
+    (said,) = [at for at, line in enumerate(lines) if line.startswith("compiling bytecode of ")]
+    (done,) = [at for at, line in enumerate(lines) if line.startswith("Bytecode compiled ")]
+    assert said < done
 
     folder = root / use.key
     assert list(folder.glob("lib/python*/site-packages/__pycache__/tiny.*.pyc"))

@@ -245,11 +245,17 @@ def test_an_estimator_trains_with_gloo_too(ws: Workspace) -> None:
 
 
 SEEN = """\
-import json, os, sys
+import json, os, sys, time
 told = {name: value for name, value in os.environ.items()
         if name.startswith(("AZ_BATCH", "OMPI_COMM", "MASTER_", "TF_CONFIG"))
         or name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")}
-print(json.dumps([sys.argv[1:], told]))
+print(json.dumps([sys.argv[1:], told]), flush=True)
+# The run is over when its workers are, so they wait until the parameter server was heard.
+kind = os.environ.get("AZ_BATCHAI_TASK_TYPE")
+if kind == "ps":
+    open("outputs/heard", "w").close()
+while kind == "worker" and not os.path.exists("outputs/heard"):
+    time.sleep(0.02)
 """
 
 

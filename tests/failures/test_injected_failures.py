@@ -320,7 +320,7 @@ FAILURES = [
         "mpi-a-rank-aborts-all",
         MPI4PY + "if rank == 1:\n    print('diverged', flush=True)\n    world.Abort(7)\n"
         "world.Barrier()",
-        ("Rank 1 (node 1)", "exit code 7", "diverged"),
+        ("Rank 1 (node 1)", "exit code 7", "diverged", "It called MPI_Abort with error code 7."),
         exit_code=7,
         gang=MPI,
     ),
@@ -336,7 +336,7 @@ FAILURES = [
     Failure(
         "tensorflow-a-worker-raises-while-the-other-waits",
         TENSORFLOW + "if rank == 1:\n    raise ValueError('bad batch')\nsum_of_all()",
-        ("Rank 1 (node 1): ValueError: bad batch",),
+        ("worker_1 (node 1): ValueError: bad batch",),
         gang=WORKERS,
         frameworks=True,
     ),

@@ -98,7 +98,24 @@ def test_a_repeated_report_of_an_old_attempt_changes_nothing() -> None:
     assert lifecycle.decide(run, JobStatus(phase=JobPhase.GONE), seconds(2)) is None
 
 
-@pytest.mark.parametrize("code", sorted(lifecycle.NEVER_MENDED))
+HOPELESS = [
+    "CannotRun",
+    "ComputeTargetNotFound",
+    "EnvironmentFailed",
+    "InputFailed",
+    "InternalError",
+    "LauncherMismatch",
+    "LayoutFailed",
+    "MaxRunDurationExceeded",
+    "UnknownLauncher",
+]
+
+
+def test_every_code_that_is_never_tried_again_is_in_the_list() -> None:
+    assert sorted(lifecycle.NEVER_MENDED) == HOPELESS
+
+
+@pytest.mark.parametrize("code", HOPELESS)
 def test_what_would_only_fail_again_is_not_tried_again(code: str) -> None:
     error = RunError(code=code, message="it cannot be")
     said = AgentReport(attempt=1, phase=wire.FAILED, error=error)
@@ -106,7 +123,19 @@ def test_what_would_only_fail_again_is_not_tried_again(code: str) -> None:
     assert (after.state, after.error) == (S.FAILED, error)
 
 
-@pytest.mark.parametrize("code", ["UserError", "NodeLost", "EngineFailed", "GroupNotFormed"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "UserError",
+        "NodeLost",
+        "EngineFailed",
+        "GroupNotFormed",
+        "StartFailed",
+        "NoPorts",
+        "MpirunFailed",
+        "ExitCodeUnknown",
+    ],
+)
 def test_what_may_go_better_is_tried_again(code: str) -> None:
     error = RunError(code=code, message="bad luck")
     assert lifecycle.end_attempt(running(), now=seconds(1), error=error).state is S.QUEUED
@@ -181,6 +210,8 @@ def test_a_job_knows_its_attempt_and_what_to_put_back() -> None:
     assert ("restore" in first, first["variables"]) == (False, {"RUNYARD_ATTEMPT": "1"})
     again = planned(lifecycle.apply_report(running(), finished(), seconds(1)))
     assert (again["restore"], again["attempt"]) == (True, 2)
+    assert "restarted_after" not in first
+    assert again["restarted_after"] == KILLED.message
     assert again["variables"] == {"RUNYARD_ATTEMPT": "2"}
 
 

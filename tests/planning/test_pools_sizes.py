@@ -4,7 +4,7 @@ import pytest
 
 from runyard.domain.compute import Machine, check_compute_name
 from runyard.domain.errors import Invalid, NotFound
-from runyard.planning.sizes import DEFAULT_SIZE, SIZES, find_size, share_out
+from runyard.planning.sizes import DEFAULT_SIZE, SIZES, crowding, find_size, share_out
 
 
 @pytest.mark.parametrize("name", ["STANDARD_NC6", "Standard_NC6", "standard_nc6", "NC6"])
@@ -55,6 +55,19 @@ def test_a_laptop_says_in_one_sentence_what_is_missing() -> None:
         "4 nodes of STANDARD_NC6 (6 cores and 1 GPU each) share this machine, which has 8 cores "
         "and no GPU: each node works with 2 cores and no GPU."
     )
+
+
+def test_one_of_a_thing_is_not_called_several() -> None:
+    (words,) = share_out(find_size("STANDARD_NC6"), 1, Machine(cores=1)).warnings
+    assert words.startswith("1 node of STANDARD_NC6 (6 cores and 1 GPU each) has to share this ")
+    assert "which has 1 core and no GPU" in words
+
+
+@pytest.mark.parametrize(("processes", "warned"), [(1, False), (4, False), (5, True), (40, True)])
+def test_far_more_processes_than_cores_are_warned_of(processes: int, warned: bool) -> None:
+    warnings = crowding(processes, Machine(cores=2))
+    assert bool(warnings) is warned
+    assert all(f"{processes} processes share this machine" in words for words in warnings)
 
 
 def test_too_few_gpus_are_said_to_be_waited_for() -> None:

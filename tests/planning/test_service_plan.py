@@ -1,5 +1,6 @@
 """How a service moves, as a table of what is seen and what follows."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -111,18 +112,74 @@ def test_lost_workers_are_started_again_later_each_time() -> None:
     assert late.start == (1,)
 
 
-def test_a_lost_front_end_is_started_again() -> None:
-    before = service(serving=revision(1, "one"), state=ServiceState.HEALTHY)
-    step = plan(before, one=RUNNING, front=FAILED)
-    assert step.start == (FRONT,)
-    assert step.service.state is ServiceState.UNHEALTHY
+def test_a_lost_front_end_is_started_again_later_each_time_and_says_why() -> None:
+    before = service(serving=revision(1, "one"), front_starts=3, state=ServiceState.HEALTHY)
+    seen = {"front": FAILED, "one": RUNNING}
+    first = plan_service(before, seen, (), NOW)
+    assert first.start == ()
+    assert first.service.state is ServiceState.UNHEALTHY
+    assert first.service.error == BROKEN
+    early = plan_service(first.service, seen, (), NOW + timedelta(seconds=3))
+    assert (early.start, early.service.error) == ((), BROKEN)
+    late = plan_service(first.service, seen, (), NOW + timedelta(seconds=4))
+    assert late.start == (FRONT,)
+    assert late.service.front_failed_at is None
+    assert plan(late.service, one=RUNNING).service.error is None
 
 
-def test_a_front_end_that_cannot_start_fails_the_deployment() -> None:
+def test_a_front_end_that_cannot_start_fails_the_deployment_and_ends_its_workers() -> None:
     before = service(coming=revision(1, "one"), front_starts=3)
     step = plan(before, one=LOADING, front=FAILED)
     assert step.service.state is ServiceState.FAILED
     assert step.service.error == BROKEN
+    assert step.service.failed == revision(1, "one")
+    assert step.end == ("one",)
+    wordless = plan(before, one=LOADING, front=Seen(state=RunState.CANCELED))
+    assert wordless.service.error is not None
+
+
+def test_workers_that_never_answer_are_given_up_in_words() -> None:
+    before = service(coming=revision(1, "one"))
+    hanging = msgspec.structs.replace(LOADING, started=NOW)
+    seen = {"front": RUNNING, "one": hanging}
+    patient = timedelta(seconds=30)
+    assert plan_service(before, seen, (), NOW + patient, patient).service.coming is not None
+    step = plan_service(before, seen, (), NOW + timedelta(seconds=31), patient)
+    assert step.service.failed == revision(1, "one")
+    assert step.end == ("one",)
+    assert step.service.error is not None
+    assert "init()" in step.service.error.message
+    building = msgspec.structs.replace(LOADING, waiting="its environment is built")
+    seen = {"front": RUNNING, "one": building}
+    assert plan_service(before, seen, (), NOW + timedelta(days=1)).service.coming is not None
+
+
+def named(record: ServiceRecord) -> set[str]:
+    revisions = (record.serving, record.coming, *record.leaving)
+    return {one.run for one in revisions if one is not None and one.run is not None}
+
+
+SIGHTS = (None, RUNNING, LOADING, FAILED, Seen(state=RunState.CANCEL_REQUESTED))
+ROLES = tuple(itertools.product((False, True), repeat=4))
+
+
+@pytest.mark.parametrize("roles", ROLES)
+@pytest.mark.parametrize("front", SIGHTS)
+def test_no_step_drops_workers_that_live(roles: tuple[bool, ...], front: Seen | None) -> None:
+    has_serving, has_coming, has_leaving, is_tired = roles
+    for one, two, three in itertools.product(SIGHTS, repeat=3):
+        before = service(
+            serving=revision(1, "one") if has_serving else None,
+            coming=revision(2, "two") if has_coming else None,
+            leaving=(revision(3, "three"),) if has_leaving else (),
+            front_starts=3 if is_tired else 1,
+        )
+        sights = {"front": front, "one": one, "two": two, "three": three}
+        seen = {run: sight for run, sight in sights.items() if sight is not None}
+        for in_use in ((), (1, 2, 3)):
+            step = plan_service(before, seen, in_use, NOW)
+            dropped = named(before) - named(step.service) - set(step.end)
+            assert all(run not in seen or seen[run].state is RunState.FAILED for run in dropped)
 
 
 def test_a_service_being_deleted_ends_all_its_processes_and_then_goes() -> None:
@@ -132,6 +189,9 @@ def test_a_service_being_deleted_ends_all_its_processes_and_then_goes() -> None:
     assert not step.is_over
     over = Seen(state=RunState.CANCELED)
     assert plan(before, one=over, two=over, front=over).is_over
+    # A revision that was given up may still have workers.
+    orphaned = msgspec.structs.replace(before, coming=None, failed=revision(2, "two"))
+    assert plan(orphaned, one=over, two=LOADING, front=over).end == ("two",)
 
 
 def test_the_old_workers_are_not_ended_before_the_front_end_can_know_of_the_new_ones() -> None:

@@ -97,7 +97,7 @@ def test_an_endless_traceback_keeps_its_head_and_its_tail() -> None:
 def test_the_message_says_what_happened(code: int, log: str, part: str) -> None:
     error = diagnose(code, log.encode("latin-1"), 1)
     assert part in error["message"]
-    assert (error["code"], error["rank"], error["exit_code"]) == ("UserError", 1, code)
+    assert (error["rank"], error["exit_code"]) == (1, code)
 
 
 def test_an_end_that_nobody_saw_is_not_blamed_on_memory() -> None:
@@ -265,6 +265,19 @@ def test_errors_that_speak_for_themselves_are_left_alone(log: str) -> None:
     assert diagnose(1, log.encode(), 0)["message"] == log.rstrip("\n").split("\n")[-1]
 
 
+@pytest.mark.parametrize("code", [3, -9, 137])
+def test_a_lost_connection_that_was_got_over_is_not_taken_for_the_reason(code: int) -> None:
+    log = "Connection reset by peer, retrying\nstep 7\n"
+    assert "reset" not in diagnose(code, log.encode(), 0)["message"]
+
+
+def test_a_command_that_cannot_be_executed_has_a_code_of_its_own() -> None:
+    ours = b"runyard: cannot run /no/python: No such file or directory.\n"
+    codes = [(127, ours), (126, ours), (127, b"sh: 1: nope: not found\n"), (1, ours)]
+    found = [diagnose(code, log, 0)["code"] for code, log in codes]
+    assert found == ["CannotRun", "CannotRun", "UserError", "UserError"]
+
+
 def test_words_of_long_ago_are_not_taken_for_the_reason() -> None:
     log = "bind: Address already in use, trying the next\n" + "fine\n" * 30
     assert "port" not in diagnose(3, log.encode(), 0)["message"]
@@ -308,6 +321,9 @@ LOST = {
 }
 
 
+NOISE = "step 1\nurllib3: Connection reset by peer, retrying\n"
+
+
 def candidate(
     rank: int | None, code: int | None, log: str = "", *, at: float | None = 0.0, **changes: object
 ) -> dict[str, object]:
@@ -349,7 +365,18 @@ def test_only_those_who_waited_for_others_count_as_consequences(name: str) -> No
         ([candidate(0, -15, "", at=1.0), candidate(1, 1, VALUE, at=4.0)], 1),
         ([candidate(0, 143, "", at=1.0), candidate(1, 3, "", at=4.0)], 1),
         # Somebody ended a rank: the others only lost it.
-        ([candidate(0, 1, LOST["gloo"], at=1.0), candidate(1, -15, "", at=4.0)], 1),
+        ([candidate(0, 1, LOST["gloo"], at=4.0), candidate(1, -15, "", at=1.0)], 1),
+        ([candidate(0, 1, LOST["gloo"], at=4.0), candidate(1, 143, "", at=1.0)], 1),
+        # But who was ended so after another failed was ended for it.
+        ([candidate(0, 1, LOST["gloo"], at=1.0), candidate(1, -15, "", at=4.0)], 0),
+        ([candidate(0, 1, LOST["gloo"], at=1.0), candidate(1, 143, "", at=4.0)], 0),
+        # Who was killed, or crashed, is no consequence, whatever passing trouble its log tells.
+        ([candidate(0, -9, NOISE, at=1.0), candidate(1, -15, "", at=1.1)], 0),
+        ([candidate(0, -11, NOISE, at=2.0), candidate(1, 1, LOST["gloo"], at=1.0)], 0),
+        ([candidate(0, 137, NOISE, at=2.0), candidate(1, 1, LOST["gloo"], at=1.0)], 0),
+        # Nor is who said something else last.
+        ([candidate(0, 3, NOISE + "bad luck\n", at=2.0), candidate(1, 1, LOST["gloo"], at=1.0)], 0),
+        ([candidate(0, 3, NOISE, at=2.0), candidate(1, 3, "bad luck", at=3.0)], 1),
         # An end that nobody saw explains less than an error, but more than a lost peer.
         ([candidate(0, None, "", at=1.0), candidate(1, 1, VALUE, at=4.0)], 1),
         ([candidate(0, 1, LOST["store"], at=1.0), candidate(1, None, "", at=4.0)], 1),

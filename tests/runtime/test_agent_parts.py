@@ -93,3 +93,34 @@ def test_what_is_done_every_so_often_survives_its_failures() -> None:
     thread.end()
     thread.join()
     assert notes == ["testing failed: ValueError: always the same"]
+
+
+NO_ROOM = """
+import os, sys
+from runyard_runtime import ranks
+
+forks, fails_at = [], int(sys.argv[2])
+really = os.fork
+
+def fork():
+    forks.append(1)
+    if len(forks) == fails_at:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return really()
+
+os.fork = fork
+try:
+    ranks.start(ranks_process, sys.argv[1], sys.argv[1] + "/log", sys.argv[1], 0)
+except ranks.StartFailed as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("fails_at", [1, 2], ids=["of the agent", "of the keeper"])
+def test_a_fork_that_fails_is_told_in_words(tmp_path: Path, fails_at: int) -> None:
+    process = "launch.Process(0, 3, 0, ['/bin/true'], {}, 'log', False, False)"
+    code = NO_ROOM.replace("ranks_process", process).replace("import ranks", "import launch, ranks")
+    command = [sys.executable, "-c", code, str(tmp_path), str(fails_at)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "rank 3 cannot start: [Errno 11] Resource temporarily unavailable" in done.stdout
+    assert not (tmp_path / "rank-3.json").exists()

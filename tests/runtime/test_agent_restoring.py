@@ -58,6 +58,15 @@ def test_outputs_are_there_again_and_logs_go_on(engine: LocalEngine, server: Fak
     assert server.log("logs/mine.txt") == "line of 0\nline of 1\nline of 2\n"
 
 
+def test_a_log_says_why_the_attempt_before_ended(engine: LocalEngine, server: FakeServer) -> None:
+    attempt(engine, server, 1)
+    attempt(engine, server, 2, restarted_after="Rank 1 (gpu-2): ValueError: ä")
+    assert server.log(DRIVER_LOG) == (
+        "begins at 0\n\n==== attempt 1 failed: Rank 1 (gpu-2): ValueError: ä\n"
+        "==== attempt 2 ====\nbegins at 1\n"
+    )
+
+
 def test_a_log_that_each_attempt_writes_anew_is_kept_whole_for_each(
     engine: LocalEngine, server: FakeServer
 ) -> None:

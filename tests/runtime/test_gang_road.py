@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from runyard.testing.engine_suite import (
     lives,
     log_of,
     printed_pids,
+    replaced,
     says,
 )
 from runyard.testing.fake_server import FakeServer, wait_until
@@ -141,9 +143,13 @@ def test_what_the_leader_cannot_do_ends_the_members_too(
     assert "failed: Node 0: Input 'data' cannot be had" in server.log(MEMBERS_ACCOUNT)
 
 
-def test_the_time_limit_ends_all_nodes(engine: LocalEngine, server: FakeServer) -> None:
-    run(engine, server, PIDS + FOREVER, max_run_duration_seconds=1)
-    pids = [printed_pids(server, log_of(rank))[0] for rank in range(2)]
+def test_the_time_limit_ends_all_nodes(
+    engine: LocalEngine, server: FakeServer, tmp_path: Path
+) -> None:
+    run(engine, server, FOREVER, max_run_duration_seconds=1)
+    job = tmp_path / "jobs" / "job"
+    claims = [job / f"agent-{rank}" / f"rank-{rank}.json" for rank in range(2)]
+    pids = [json.loads(claim.read_text())["pid"] for claim in claims]
     assert server.report("finished")["timed_out"] is True
     assert error_of(server)["code"] == "MaxRunDurationExceeded"
     assert not any(lives(pid) for pid in pids)
@@ -330,15 +336,36 @@ def test_a_lone_ranks_port_is_the_same_for_the_next_agent(
     engine: LocalEngine, server: FakeServer, tmp_path: Path
 ) -> None:
     launcher = {"kind": "pytorch", "nodes": 1, "processes_per_node": 1}
-    code = "import os; print(os.environ['MASTER_PORT'])"
-    job = engine.start(job_group(server, code, launcher=launcher))
-    assert ended(engine, job).exit_code == 0
-    kept = json.loads((tmp_path / "jobs" / "job" / "agent-0" / "ports.json").read_text())
-    assert kept == [int(server.log(DRIVER_LOG))]
+    gate, folder = tmp_path / "gate", tmp_path / "jobs" / "job"
+    code = (
+        "import os, time\n"
+        "print(os.environ['MASTER_PORT'], flush=True)\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+    )
+    group = job_group(server, code, launcher=launcher)
+    job = engine.start(group)
+    says(server, "\n")
+    port = int(server.log(DRIVER_LOG))
+    keeper = json.loads((folder / "agent-0" / "rank-0.json").read_text())["keeper"]
+    os.kill(keeper, signal.SIGKILL)  # so that only the next agent can hold the port
+    replaced(engine, group, folder)
+    wait_until(lambda: "taking over rank 0" in (folder / wire.CONTROL_LOG).read_text())
+    with socket.socket(socket.AF_UNIX) as another, pytest.raises(OSError, match="in use"):
+        another.bind(f"\0runyard-port-{port}")
+    assert json.loads((folder / "agent-0" / "ports.json").read_text()) == [port]
+    gate.touch()
+    ended(engine, job)
 
 
 def test_what_each_node_uses_has_names_of_its_own(engine: LocalEngine, server: FakeServer) -> None:
-    assert run(engine, server, "import time; time.sleep(0.5)", sample_seconds=0.1) == 0
+    code = (
+        "import os, time\n"
+        "name = 'events/agent-%s.jsonl' % os.environ['NODE_RANK']\n"
+        "path = os.path.join(os.environ['RUNYARD_JOB_DIR'], name)\n"
+        "while not os.path.exists(path) or 'cpu_percent' not in open(path).read():\n"
+        "    time.sleep(0.02)\n"
+    )
+    assert run(engine, server, code, sample_seconds=0.1) == 0
     for node in range(2):
         lines = server.stream("events", f"agent-{node}.jsonl").decode().splitlines()
         names = {json.loads(line)["n"] for line in lines}

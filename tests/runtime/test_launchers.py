@@ -141,6 +141,7 @@ def test_tf_config_of_workers_has_no_parameter_servers_at_all() -> None:
         ("worker", "0"),
         ("worker", "1"),
     ]
+    assert told(processes, "AZUREML_CR_NODE_RANK") == [("0",), ("1",)]
     assert logs(processes) == ["_worker_0.txt", "_worker_1.txt"]
 
 

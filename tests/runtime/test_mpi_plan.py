@@ -30,6 +30,8 @@ def test_the_environments_own_mpirun_comes_first(there: set[str], found: str | N
         ("mpirun (Open MPI) 5.0.11\n\nReport bugs to …", ("Open MPI", 5)),
         ("mpirun (Open MPI) 4.1.4", ("Open MPI", 4)),
         ("mpirun (OpenRTE) 4.0.3", ("Open MPI", 4)),
+        ("mpirun (Open MPI) 6.0.0rc1", ("Open MPI", 6)),
+        ("mpirun (Open MPI) 3.1.6", ("Open MPI 3", None)),
         ("HYDRA build details:\n  Version: 4.2", ("MPICH", None)),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.9", ("Intel MPI", None)),
         ("something else 1.0\nmore", ("something else 1.0", None)),
@@ -192,7 +194,7 @@ def test_a_rank_in_a_container_keeps_what_the_image_has() -> None:
 
 def test_what_mpi_says_of_aborted_ranks_is_found_in_mpiruns_log() -> None:
     log = (
-        "[127.0.0.2:00000] *** An error occurred in Socket closed\n"
+        " [127.0.0.2:00000] *** An error occurred in Socket closed\n"  # after a banner
         "[127.0.0.2:00000] *** reported by process [3829923841,3]\n"
         "[127.0.0.2:00000] *** on a NULL communicator\n"
         "[127.0.0.2:00000] *** Unknown error\n"
@@ -267,3 +269,25 @@ def test_a_rank_that_was_over_before_it_was_seen_is_known_with_its_keeper(tmp_pa
 def test_unknown_process_numbers_never_stand_for_all_processes() -> None:
     # All processes descend from 0: a rank whose keeper is not known once had 0 for it.
     assert processes.job_processes("a marker that nobody has", (0, 1)) == {}
+
+
+class StoppedMember:
+    """As much of the agent of a second node as its starter needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.own = str(folder), str(folder / "agent-1")
+        self.node, self.nice, self.marker, self.gang = 1, 0, "job-1", None
+        self.plan = {"launcher": {"kind": "mpi", "nodes": 2}, "one_machine": True, "runtime": "/r"}
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_member_that_was_stopped_before_its_ranks_began_runs_no_daemon(tmp_path: Path) -> None:
+    agent = StoppedMember(tmp_path)
+    member = mpi_starter.ByMpirun(agent, TWO, FIVE, {"can_name_hosts": True})
+    asked = {"node": 0, "kind": "prted", "to": "127.0.0.2", "command": "true"}
+    member.look([asked], {})
+    assert agent.notes == []
+    assert member.is_over()

@@ -38,7 +38,8 @@ def service(call: Any, datatype: str = "FP32", **more: Any) -> TensorService:
 
 
 def ask(served: TensorService, *documents: Any) -> Replies:
-    batch = [(b"", json.dumps(document).encode()) for document in documents]
+    texts = (json.dumps(one).replace("Infinity", "1e400") for one in documents)
+    batch = [(b"", text.encode()) for text in texts]
     return [(status, json.loads(body)) for status, _, body in served.answer(batch)]
 
 
@@ -128,6 +129,76 @@ def test_values_that_do_not_fit_are_refused_in_words(
     assert (status, answer["error"]) == (400, words)
 
 
+def deep(depth: int) -> bytes:
+    return b'{"data": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+TENSOR: dict[str, Any] = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
+PROTO: dict[str, Any] = {"dims": [1, 2], "dataType": 1, "floatData": [1, 2]}
+ODD: list[Any] = [[], [1], {}, {"a": 1}, "x", "²", "", 0, 1, -1, 1e400, 10**400, None, True]
+MALFORMED: list[Any] = [
+    {"inputs": [TENSOR], "parameters": [1]},
+    {"inputs": [TENSOR], "parameters": {"signature_name": [1]}},
+    {"inputs": [TENSOR], "outputs": {"name": "y"}},
+    {"inputs": [TENSOR], "outputs": ["y"]},
+    {"inputs": [TENSOR], "outputs": [{}]},
+    {"inputs": [TENSOR], "outputs": [{"name": ["y"]}]},
+    {"inputs": [TENSOR], "outputs": [{"name": "y", "parameters": [1]}]},
+    {"inputs": [{**TENSOR, "datatype": ["FP32"]}]},
+    {"inputs": [{**TENSOR, "shape": [1e400]}]},
+    {"inputs": [{**TENSOR, "shape": 2}]},
+    {"inputs": [{**TENSOR, "name": ["x"]}]},
+    {"inputs": [{**TENSOR, "parameters": [1]}]},
+    {"inputs": [{**TENSOR, "parameters": {"binary_data_size": 1e400}}]},
+    {"inputs": {"x": {**PROTO, "dataType": [1]}}},
+    {"inputs": {"x": {**PROTO, "dataType": "²"}}},
+    {"inputs": {"x": {**PROTO, "dims": 2}}},
+    {"inputs": {"x": {**PROTO, "dims": [10**400]}}},
+    {"inputs": {"x": {**PROTO, "floatData": {"a": 1}}}},
+    {"inputs": {"x": {**PROTO, "dataType": 8, "stringData": 1}}},
+    {"inputs": {"x": PROTO}, "outputFilter": 1},
+    {"inputs": {"x": PROTO}, "outputFilter": "y"},
+    {"data": [[1, 2]], "method": ["rows"]},
+    {"instances": [[1, 2]], "signature_name": {"a": 1}},
+    {"instances": [{"x": [1, 2]}, 1]},
+]
+
+
+@pytest.mark.parametrize("document", MALFORMED, ids=json.dumps)
+def test_a_malformed_document_is_a_bad_request(document: Any) -> None:
+    [(status, answer)] = ask(service(Doubling()), document)
+    assert status == 400, answer
+
+
+def test_a_document_that_is_nested_too_deep_is_a_bad_request() -> None:
+    [(status, _, _)] = service(Doubling()).answer([(b"", deep(100_000))])
+    assert status == 400
+
+
+@pytest.mark.parametrize("length", ["²", "-1", "1e3", "9" * 30, " 1"])
+def test_a_length_that_is_none_is_a_bad_request(length: str) -> None:
+    head = {"path": "/v2/models/m/infer", "headers": {"inference-header-content-length": length}}
+    body = json.dumps({"inputs": [TENSOR]}).encode()
+    [(status, _, _)] = service(Doubling()).answer([(json.dumps(head).encode(), body)])
+    assert status == 400
+
+
+def test_whatever_stands_in_a_field_no_request_is_a_failure_of_ours() -> None:
+    for field in ("name", "shape", "datatype", "data", "parameters"):
+        for odd in ODD:
+            [(status, answer)] = ask(service(Doubling()), {"inputs": [{**TENSOR, field: odd}]})
+            assert status in (200, 400), (field, odd, answer)
+    for field in ("dims", "dataType", "floatData", "rawData", "stringData"):
+        for odd in ODD:
+            [(status, answer)] = ask(service(Doubling()), {"inputs": {"x": {**PROTO, field: odd}}})
+            assert status in (200, 400), (field, odd, answer)
+    for kind in ({"inputs": [TENSOR]}, {"data": [[1, 2]]}, {"inputs": {"x": PROTO}}):
+        for field in ("inputs", "instances", "data", "outputs", "outputFilter", "parameters", "id"):
+            for odd in ODD:
+                [(status, answer)] = ask(service(Doubling()), {**kind, field: odd})
+                assert status in (200, 400), (kind, field, odd, answer)
+
+
 def test_any_mixture_is_answered_as_if_each_came_alone() -> None:
     chance = random.Random(5)
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
@@ -145,6 +216,11 @@ def test_any_mixture_is_answered_as_if_each_came_alone() -> None:
         {"data": [[1, 2, 3]]},
         {"data": [[1, 2], [3]]},
         {"data": [[1, None]]},
+        {"data": [[1, 10**400]]},
+        {"data": [[1, 1e39]]},
+        {"inputs": {"x": [[10**400, 1]]}, "signature_name": "rows"},
+        {"inputs": [{**tensor, "data": [1, 10**400]}]},
+        {"inputs": [{**tensor, "shape": [float("inf")]}]},
         {"method": "rows"},
         7,
     ]

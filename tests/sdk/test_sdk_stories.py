@@ -474,8 +474,6 @@ def test_workspaces_are_made_found_listed_and_written(
     made.delete()
     with pytest.raises(WorkspaceException):
         Workspace.get(name)
-    with pytest.raises(AttributeError, match="model registry"):
-        made.models  # noqa: B018
     with pytest.raises(UserErrorException, match="does not exist"):
         made.get_default_datastore()
 

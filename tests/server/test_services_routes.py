@@ -325,7 +325,8 @@ def test_the_page_of_a_service_says_everything_and_tries_it(
     put(server, tags={"stage": "production"})
     at(server, echo)
     text = page(server, "/services/yard/digits-service")
-    for word in ("Healthy", "production", "sklearn", "digits:1", f":{echo}/score", "[[1.5]]"):
+    label = f"digits:{model.number}"
+    for word in ("Healthy", "production", "sklearn", label, f":{echo}/score", "[[1.5]]"):
         assert word in text
     assert "http-equiv" not in text
     tried = page(server, f"/services/yard/digits-service?body={quote(HOSTILE)}")

@@ -581,3 +581,55 @@ def test_an_image_of_2019_is_made_and_deployed(
     image.delete()
     with pytest.raises(WebserviceException, match="ImageNotFound"):
         type(image)(ws, "digits-image")
+
+
+# ---- two handles -----------------------------------------------------------------------------
+
+
+def test_two_handles_do_not_undo_each_others_changes(
+    ws: Workspace, server: LiveServer, model: Model
+) -> None:
+    config = AksWebservice.deploy_configuration(auth_enabled=False, tags={"a": "1"})
+    one = Model.deploy(ws, "digits-service", [model], None, config)
+    other = Webservice(ws, "digits-service")
+    assert isinstance(one, AksWebservice)
+    assert isinstance(other, AksWebservice)
+    one.update(auth_enabled=True, num_replicas=2)
+    one.add_tags({"b": "2"})
+    other.update(scoring_timeout_ms=5000, cpu_cores=1.5)
+    other.add_tags({"c": "3"})
+    other.remove_tags(["a"])
+    record = record_of(server, "digits-service")
+    assert record.access.auth is ServiceAuth.KEY
+    assert record.tags == {"b": "2", "c": "3"}
+    assert record.serving is not None
+    assert (record.serving.spec.replicas, record.serving.spec.cores) == (2, 1.5)
+
+
+def test_turning_keys_off_leaves_tokens_that_another_handle_turned_on(
+    ws: Workspace, server: LiveServer, model: Model
+) -> None:
+    config = AksWebservice.deploy_configuration()
+    one = Model.deploy(ws, "digits-service", [model], None, config)
+    other = Webservice(ws, "digits-service")
+    assert isinstance(one, AksWebservice)
+    assert isinstance(other, AksWebservice)
+    one.update(token_auth_enabled=True)
+    other.update(auth_enabled=False)
+    assert record_of(server, "digits-service").access.auth is ServiceAuth.TOKEN
+
+
+def test_a_service_is_gone_when_another_one_has_its_name(
+    ws: Workspace, server: LiveServer, model: Model, stage: Stage
+) -> None:
+    service = Model.deploy(ws, "digits-service", [model])
+    stage.held = True
+    deleting = threading.Thread(target=service.delete, daemon=True)
+    deleting.start()
+    while not record_of(server, "digits-service").deleting:
+        threading.Event().wait(0.01)
+    stage.release()
+    Model.deploy(ws, "digits-service", [model])
+    deleting.join(30)
+    assert not deleting.is_alive()
+    assert not record_of(server, "digits-service").deleting

@@ -1,4 +1,4 @@
-"""Who gets in: keys, tokens, the platform's own token, pages of other origins."""
+"""Who gets in: keys, tokens, the platform's own token."""
 
 import time
 
@@ -79,19 +79,3 @@ def test_a_token_opens_until_it_runs_out(service: Service) -> None:
     assert service.score(b"[1]", Authorization=f"Bearer {good}").status == 200
     assert service.score(b"[1]", Authorization=f"Bearer {old}").status == 401
     assert service.score(b"[1]").status == 401
-
-
-def test_pages_of_other_origins_are_let_in_only_when_told(service: Service) -> None:
-    service.worker()
-    service.start(auth="key", key_hashes=[hash_key("k")])
-    service.wait_ready()
-    ask = {"Origin": "http://page", "Access-Control-Request-Method": "POST"}
-    assert service.ask("OPTIONS", "/score", headers=ask).status == 401
-    service.write(cors=["http://page"])
-    while (answer := service.ask("OPTIONS", "/score", headers=ask)).status != 204:
-        time.sleep(0.02)
-    assert answer.headers["Access-Control-Allow-Origin"] == "http://page"
-    scored = service.score(b"[1]", Origin="http://page", Authorization="Bearer k")
-    assert scored.headers["Access-Control-Allow-Origin"] == "http://page"
-    other = service.score(b"[1]", Origin="http://evil", Authorization="Bearer k")
-    assert "Access-Control-Allow-Origin" not in other.headers

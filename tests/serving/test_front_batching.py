@@ -1,10 +1,8 @@
-"""Batches and shares: tables."""
-
-from itertools import pairwise
+"""Batches: tables."""
 
 import pytest
 
-from runyard.serving.batching import batch_size, next_in_split, within_bytes
+from runyard.serving.batching import batch_size, within_bytes
 
 
 @pytest.mark.parametrize(
@@ -47,17 +45,3 @@ def test_large_bodies_do_not_pile_up_in_one_batch(
     sizes: list[int], count: int, expected: int
 ) -> None:
     assert within_bytes(sizes, count, most=100) == expected
-
-
-@pytest.mark.parametrize("weights", [[90, 10], [1, 1], [50, 30, 20], [100]])
-def test_each_revision_gets_its_share(weights: list[int]) -> None:
-    credits = [0] * len(weights)
-    turns = [next_in_split(weights, credits) for _ in range(sum(weights))]
-    assert [turns.count(index) for index in range(len(weights))] == weights
-
-
-def test_a_small_share_is_spread_out() -> None:
-    credits = [0, 0]
-    turns = [next_in_split([90, 10], credits) for _ in range(100)]
-    places = [place for place, turn in enumerate(turns) if turn == 1]
-    assert {later - earlier for earlier, later in pairwise(places)} == {10}

@@ -3,11 +3,22 @@
 import base64
 import json
 import random
+import re
 import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from runyard.testing.front_service import Service, read_all, wait_for
+from runyard.testing.front_service import (
+    PATIENCE,
+    Service,
+    a_service,
+    read_all,
+    resident_mb,
+    wait_for,
+)
 
 HOST = b"Host: x\r\n"
 
@@ -137,6 +148,83 @@ def test_endless_headers_are_refused(echo: Service, pieces: int) -> None:
         assert read_all(one).startswith(b"HTTP/1.1 431 ")
 
 
+CHUNKED = b"POST /score HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Service]:
+    """A front end that nobody has a key of."""
+    with a_service() as one:
+        one.start(auth="key")
+        yield one
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        b"0\r\n" + b"X-Trailer: y\r\n" * 40_000,
+        b"0\r\nX-Trailer: " + b"y" * 600_000,
+        b"1;" + b"x" * 600_000,
+        (b"1;" + b"x" * 2000 + b"\r\ny\r\n") * 300,
+        b"\r\n" * 300_000,
+    ],
+    ids=["trailers", "a trailer", "an extension", "extensions", "blank lines"],
+)
+def test_what_is_around_a_body_has_an_end(echo: Service, locked: Service, around: bytes) -> None:
+    start = b"" if around.startswith(b"\r\n") else CHUNKED
+    for service in (echo, locked):
+        with service.raw() as one:
+            one.sendall(start + around)
+            assert read_all(one).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_body_in_many_small_chunks_is_a_body(echo: Service) -> None:
+    body = bytes(range(65, 91)) * 2000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    answer = echo.exchange(CHUNKED + chunks + b"0\r\nX-Trailer: y\r\n\r\n")
+    assert answer.partition(b"\r\n\r\n")[2] == body
+
+
+def test_a_client_that_does_not_read_is_not_read_either(service: Service) -> None:
+    service.worker()
+    service.start()
+    service.wait_ready()
+    count, body = 200, b"x" * 400_000
+    data = memoryview(post(body) * count)
+    sent = 0
+    with service.raw() as one:
+        one.settimeout(2)
+        with suppress(TimeoutError):
+            while sent < len(data):
+                sent += one.send(data[sent : sent + 100_000])
+        assert sent < len(data)
+        figures = service.ask("GET", "/metrics").body
+        answered = re.search(rb'requests_total{service="demo",code="200"} (\d+)', figures)
+        assert answered
+        assert int(answered[1]) < count / 2
+        one.settimeout(PATIENCE)
+        with ThreadPoolExecutor(1) as pool:  # when it reads, it gets everything
+            rest = pool.submit(one.sendall, data[sent:])
+            found = 0
+            while found < count * len(body):
+                found += one.recv(1 << 20).count(b"x")
+            rest.result()
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (b"Host: a\r\nHost: b\r\n", 400),
+        (b"Host: a\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n", 400),
+        (b"Host: a\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n", 400),
+        (b"Host: a\r\nX-A: a\r\nX-A: b\r\n", 200),
+    ],
+)
+def test_two_hosts_or_keys_are_one_too_many(echo: Service, lines: bytes, status: int) -> None:
+    answer = echo.exchange(b"POST /score HTTP/1.1\r\n" + lines + b"Content-Length: 3\r\n\r\n[1]")
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -219,6 +307,37 @@ def test_an_offer_of_another_protocol_is_answered_in_this_one(echo: Service) -> 
     assert echo.exchange(post(b"[1]", more)).endswith(b"\r\n\r\n[1]")
 
 
+def test_an_old_client_that_offers_another_protocol_stays_old(echo: Service) -> None:
+    request = b"POST /score HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    with echo.raw() as one:
+        one.sendall(request + b"Content-Length: 3\r\n\r\n[1]")
+        answer = read_all(one)  # to the end: HTTP/1.0 does not keep connections
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"\r\n\r\n[1]")
+
+
+def test_thousands_of_offers_in_a_row_are_answered(echo: Service) -> None:
+    offer = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    assert echo.exchange(offer * 3000).count(b"HTTP/1.1 200 OK") == 3000
+
+
+def test_answers_are_in_the_version_of_their_own_request(echo: Service) -> None:
+    body = b'{"sleep": 0.1}'
+    old = b"POST /score HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(
+        body
+    )
+    answer = echo.exchange(old + body + post(b"[1]"))
+    first, second = answer.split(b"HTTP/1.1 200 OK")[1:]
+    assert b"Connection: keep-alive" in first
+    assert b"Connection" not in second.replace(b"Connection: close", b"")
+
+
+def test_what_came_before_nonsense_is_answered(echo: Service) -> None:
+    answer = echo.exchange(post(b'{"sleep": 0.1}') + b"nonsense\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"HTTP/1.1 400 " in answer
+
+
 def test_a_whole_address_as_target_is_understood(echo: Service) -> None:
     assert echo.exchange(post(b"[1]", target=b"http://x/score")).endswith(b"\r\n\r\n[1]")
 
@@ -229,11 +348,49 @@ def test_what_the_worker_says_of_its_answer_is_passed_on(echo: Service) -> None:
     assert (answer.headers["X-Own"], answer.headers["Content-Type"]) == ("1", "a/b")
 
 
-def test_a_client_that_leaves_is_forgotten(echo: Service) -> None:
-    with echo.raw() as one:
-        one.sendall(post(b'{"sleep": 0.1}'))
-    wait_for(lambda: echo.revisions()["1"]["in_flight"] == 0)
-    assert echo.score().status == 200
+def test_one_bad_reply_does_not_harm_the_batch(service: Service) -> None:
+    service.worker()
+    service.start()
+    service.wait_ready()
+    bad = [b'{"status": 0}', b'{"status": 101}', b'{"status": 600}', b'{"head": "[1]"}']
+    bad += [b'{"head": "{"}', b'{"head": "{\\"headers\\": 5}"}']
+    with ThreadPoolExecutor(12) as pool:
+        first = pool.submit(service.score, b'{"sleep": 0.5}')
+        wait_for(lambda: service.revisions()["1"]["in_flight"] == 1)
+        wrong = [pool.submit(service.score, body) for body in bad]
+        right = [pool.submit(service.score, b"[1]") for _ in range(3)]
+        wait_for(lambda: service.revisions()["1"]["waiting"] == len(bad) + 3)
+        assert first.result().status == 200
+        for one in wrong:
+            assert one.result().status == 502
+            assert one.result().json()["why"]
+        assert [one.result().body for one in right] == [b"[1]"] * 3
+    assert "gone" not in service.log
+
+
+def test_a_client_that_leaves_is_forgotten(service: Service) -> None:
+    service.worker()
+    service.start(limits={"queue": 2})
+    service.wait_ready()
+    assert service.front is not None
+    with service.raw() as busy, service.raw() as patient:
+        busy.sendall(post(b'{"sleep": 60}'))
+        wait_for(lambda: service.revisions()["1"]["in_flight"] == 1)
+        patient.sendall(post(b"[1]"))
+        wait_for(lambda: service.revisions()["1"]["waiting"] == 1)
+        for _ in range(6):
+            with service.raw() as one, service.raw() as half:
+                one.sendall(post(b"x" * 20_000_000))
+                half.sendall(post(b"x" * 1_000_000)[:-1])
+                wait_for(lambda: service.revisions()["1"]["waiting"] == 2)
+                assert service.status()["held_bytes"] >= 19_000_000  # type: ignore[operator]
+                assert service.score().status == 429
+                service.leave(one)
+                service.leave(half)
+            wait_for(lambda: service.revisions()["1"]["waiting"] == 1)
+            wait_for(lambda: service.status()["held_bytes"] == 0)
+        assert resident_mb(service.front.pid) < 100
+        assert service.revisions()["1"]["in_flight"] == 1
 
 
 def test_health_description_and_figures(echo: Service) -> None:
@@ -265,3 +422,18 @@ def test_many_large_bodies_do_not_fill_the_memory(service: Service) -> None:
         assert first.recv(100).startswith(b"HTTP/1.1 200 OK")
     for _ in range(3):  # and what was held is let go
         assert service.score(b"y" * 200_000).status == 200
+
+
+def test_an_answer_does_not_uncount_the_next_body(service: Service) -> None:
+    service.worker()
+    service.start(limits={"max_held_bytes": 300_000})
+    service.wait_ready()
+    body = b'{"sleep": 0.2}'
+    with service.raw() as one:
+        one.sendall(post(body) + post(b"x" * 200_000)[:-1])
+        assert one.recv(4096).endswith(body)
+        wait_for(lambda: service.status()["held_bytes"] > 100_000)  # type: ignore[operator]
+        assert service.score(b"y" * 200_000).status == 503
+        one.sendall(b"x")
+        assert one.recv(100).startswith(b"HTTP/1.1 200 OK")
+    wait_for(lambda: service.status()["held_bytes"] == 0)

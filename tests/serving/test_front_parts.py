@@ -82,7 +82,8 @@ def test_a_hello_is_found_however_it_is_cut() -> None:
 
 
 def test_a_worker_cannot_break_out_of_a_header() -> None:
-    head = {"headers": {"X-A": "1\r\nX-Evil: 2", "X-B\r\n": "3", "Content-Length": "5", "X-C": "4"}}
+    bad = {"X-A": "1\r\nX-Evil: 2", "X-B\r\n": "3", "Content-Length": "5", "X D": "6", "": "7"}
+    head = {"headers": bad | {"X-É": "8", "(X)": "9", "X-C": "4"}}
     assert header_lines(json.dumps(head).encode()) == b"X-C: 4\r\n" + JSON
 
 

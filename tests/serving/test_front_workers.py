@@ -24,17 +24,6 @@ def test_requests_that_wait_go_as_one_batch(service: Service) -> None:
         assert [one.result().body for one in others] == [b"10"] * 10
 
 
-def test_a_limit_of_the_deployment_is_below_that_of_the_worker(service: Service) -> None:
-    service.worker(max_batch=16)
-    service.start(limits={"max_concurrent_per_container": 4})
-    service.wait_ready()
-    with ThreadPoolExecutor(20) as pool:
-        pool.submit(service.score, b'{"sleep": 0.3}')
-        wait_for(lambda: service.revisions()["1"]["in_flight"] == 1)
-        others = [pool.submit(service.score, b'{"batch": true}') for _ in range(8)]
-        assert {one.result().body for one in others} <= {b"1", b"2", b"3", b"4"}
-
-
 def test_a_request_waits_for_company_when_told_to(service: Service) -> None:
     service.worker(max_batch=3)
     service.start(limits={"max_batch_delay_ms": 20_000})

@@ -22,6 +22,7 @@ def test_a_server_started_from_here_has_the_same_settings() -> None:
             "RUNYARD_PORT": "81",
             "RUNYARD_GRACE_SECONDS": "0",
             "RUNYARD_GROUP_SECONDS": "30",
+            "RUNYARD_SERVICE_START_SECONDS": "31",
             "RUNYARD_MIRRORS": '{"http://a/": "https://b/"}',
             "RUNYARD_ALLOW_PRIVATE_ADDRESSES": "no",
             "RUNYARD_CACHE_GB": "0.5",
@@ -29,6 +30,7 @@ def test_a_server_started_from_here_has_the_same_settings() -> None:
     )
     assert load_settings(to_environ(settings, {})) == settings
     assert settings.grace_seconds == 0
+    assert settings.service_start_seconds == 31
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "nan", "inf", "1,5"])

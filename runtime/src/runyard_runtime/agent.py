@@ -147,7 +147,8 @@ class Agent:
             self.gang.post("stop", reason=supervision.STOPPED)
         mine = [self._marked(one) for one in self.processes if one.node == self.node]
         if plan.get("restore"):
-            _restoring().announce(plan["attempt"], [self._path(one.log) for one in mine])
+            logs = [self._path(one.log) for one in mine]
+            _restoring().announce(plan["attempt"], logs, plan.get("restarted_after"))
         is_subreaper = processes.become_subreaper()  # before a rank can orphan anything
         starter = self._starter(hosts)
         state = self._read_state()  # a stop may have come since

@@ -5,8 +5,9 @@ the leader how their ranks ended (see `gang`).
 """
 
 import os
+import socket
 
-from runyard_runtime import contained, supervision, wire
+from runyard_runtime import contained, job_folder, supervision, wire
 
 ALIVE_SECONDS = 5.0  # between two reports that say only that we live
 CHECKPOINT_SECONDS = 30.0  # between two looks for new outputs, unless the plan says otherwise
@@ -147,6 +148,7 @@ class Beside:
             {
                 "rank": rank.number,
                 "node": self._agent.node,
+                "host": None if self._agent.plan.get("one_machine") else socket.gethostname(),
                 "exit_code": None if rank.is_lost else rank.exit_code,
                 "ended_at": rank.ended_at,
                 "ended_by_us": supervisor.is_ended_by_us(rank),
@@ -185,13 +187,15 @@ class Beside:
         nodes = self._agent.plan.get("nodes") or 1
         candidates = self._supervisor.starter.explain(candidates)
         good = [one["rank"] for one in ends if one["exit_code"] == 0]
-        return diagnosis.choose_cause(candidates, len(self._logs), nodes, good)
+        names = {rank: wire.task_name(log) for rank, log in self._logs.items()}
+        places = self._agent.plan.get("node_ids") or ()
+        return diagnosis.choose_cause(candidates, len(self._logs), nodes, good, names, places)
 
     def _diagnose(self, rank):
         from runyard_runtime import diagnosis
 
         log = os.path.join(self._agent.folder, self._logs[rank.number])
-        tail = _tail(log, diagnosis.TAIL_BYTES)
+        tail = job_folder.tail(log, diagnosis.TAIL_BYTES)
         return diagnosis.diagnose(None if rank.is_lost else rank.exit_code, tail, rank.number)
 
     def is_consequence(self, rank):
@@ -303,13 +307,3 @@ def _exit_code(facts):
     error = facts.get("error") or {}
     failed = [one["exit_code"] for one in facts["ranks"] if one["exit_code"]]
     return error.get("exit_code") or (failed[0] if failed else int(bool(error)))
-
-
-def _tail(path, size):
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(stream.tell() - size, 0))
-            return stream.read()
-    except OSError:
-        return b""

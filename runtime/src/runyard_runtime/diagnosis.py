@@ -17,8 +17,12 @@ _KEEP_LINE = 1500  # of one line, so that there is room for its meaning
 
 # The last line of a traceback: "ValueError: text", "pkg.mod.Error" or "KeyboardInterrupt".
 _ERROR_LINE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (.*))?$", re.DOTALL)
+_RUNNER = re.compile(
+    r'  File "(?:<frozen runpy>|[^"]*/runpy\.py|[^"]*/mpi4py/(?:__main__|run)\.py)"'
+)
 _REASONS = ("  why: ", "  fix: ")  # how `exceptions.explain` goes on below an error line
 _NO_SCRIPT = re.compile(r"can't open file '?(.*?)'?: \[Errno 2\]")
+CANNOT_RUN = "CannotRun"  # the code of a command that is not there or no program
 _CANNOT_RUN = re.compile(r"^runyard: cannot run (.*)$", re.MULTILINE)
 
 _SIGNALS = {
@@ -43,8 +47,16 @@ _PEER_IS_GONE = (
 _MOST_NAMED = 8  # of the ranks that ended well
 
 _SCRIPT = "The script"  # who a message speaks of, where a job has one rank
-_ASKED_TO_END = (-15, 128 + 15, None)  # SIGTERM; and an end that nobody saw
+_TERMINATED = (-15, 128 + 15)  # SIGTERM
+# Signals by which a rank may end that lost its peers: a launcher's, and its own when it aborts.
+_OF_CONSEQUENCES = ("SIGTERM", "SIGINT", "SIGABRT")
 _LOOK_LINES = 20  # how far from the end of a log words are taken for the reason of its end
+
+# What launchers say of ranks that lost others: banners of several lines, never a passing trouble.
+_LAUNCHER_SAYS = re.compile(
+    r"MPI_ABORT was invoked|(?:mpirun|mpiexec|prterun) (?:noticed|has exited)"
+    r"|Primary job +terminated normally, but|(?:ORTE|PRTE|PMIx) (?:has lost|daemon has)"
+)
 
 # What a rank says that lost its peers. Such a rank is not the cause where another has failed too.
 _LOST_PEER = re.compile(
@@ -53,11 +65,9 @@ _LOST_PEER = re.compile(
     r"|remote process exited|ncclRemoteError|NCCL communicator (?:was|is) aborted"
     r"|Watchdog caught collective operation timeout|NCCL operations have failed or timed out"
     r"|gloo[^\n]*(?:Timed out waiting|[Rr]ead error|Socket closed)|Application timeout caused pair"
-    r"|MPI_ABORT was invoked|MPI_ERR_PROC_FAILED|(?:mpirun|mpiexec|prterun) (?:noticed|has exited)"
-    r"|Primary job +terminated normally, but|(?:ORTE|PRTE|PMIx) (?:has lost|daemon has)"
-    r"|\bUNAVAILABLE\b|UnavailableError|failed to connect to all addresses|Socket closed"
-    r"|Collective ops is aborted|RPC Request was cancelled|heartbeat timeout"
-    r"|Horovod has been shut ?down|HorovodInternalError"
+    r"|MPI_ERR_PROC_FAILED|\bUNAVAILABLE\b|UnavailableError|Socket closed"
+    r"|failed to connect to all addresses|Collective ops is aborted|RPC Request was cancelled"
+    r"|heartbeat timeout|Horovod has been shut ?down|HorovodInternalError|" + _LAUNCHER_SAYS.pattern
 )
 
 # What a rank says that waited in vain for others: they may have failed before.
@@ -150,7 +160,7 @@ def diagnose(exit_code, tail, rank):
     text = tail.decode("utf-8", "replace")
     traceback = last_traceback(text)
     return {
-        "code": "UserError" if exit_code is not None else "ExitCodeUnknown",
+        "code": _code(exit_code, text),
         "message": _message(exit_code, text, traceback)[:_KEEP_CHARS],
         "rank": rank,
         "exit_code": exit_code,
@@ -158,14 +168,17 @@ def diagnose(exit_code, tail, rank):
     }
 
 
-def choose_cause(candidates, ranks=None, nodes=None, good=()):
+def choose_cause(candidates, ranks=None, nodes=None, good=(), names=None, places=()):
     """What made a job of several ranks fail: the error of one, its message naming the rank.
 
     A candidate is {rank, node, exit_code, ended_at, ended_by_us, error}, with what `diagnose`
     gave as `error`. Those that ended well may be among them. `ranks` and `nodes` say how many the
     job has; without, they are counted in the candidates; `good` are the numbers of those that
-    ended well. None if nobody failed.
+    ended well. `names` are what ranks are called that have more than a number, {1: "worker_1"},
+    `places` the names of the nodes, where they are known; a candidate may have the `host` of its
+    node. None if nobody failed.
     """
+    names = names or {}
     failed = [one for one in candidates if one.get("error") and one.get("exit_code") != 0]
     if not failed:
         return None
@@ -173,14 +186,15 @@ def choose_cause(candidates, ranks=None, nodes=None, good=()):
         ranks = len(candidates)
     if nodes is None:
         nodes = len({one.get("node") for one in candidates})
-    chosen = min(failed, key=_rank_of_cause)
+    first = min(_ended_at(one) for one in failed)
+    chosen = min(failed, key=lambda one: _rank_of_cause(one, first))
     error = dict(chosen["error"])
     if ranks > 1 and _lost_peer(error) and not chosen.get("ended_by_us"):
-        error["message"] = _ended_with(error["message"], _PEER_IS_GONE % _good_ones(good))
+        error["message"] = _ended_with(error["message"], _PEER_IS_GONE % _good_ones(good, names))
     if ranks > 1 and chosen.get("rank") is not None:
-        who = "Rank %d" % chosen["rank"]
+        who = names.get(chosen["rank"]) or "Rank %d" % chosen["rank"]
         if nodes > 1 and chosen.get("node") is not None:
-            who += " (node %d)" % chosen["node"]
+            who += " (%s)" % _place(chosen, places)
             error["node"] = chosen["node"]
         error["message"] = _named(error["message"], who)[:_KEEP_CHARS]
     return error
@@ -188,11 +202,20 @@ def choose_cause(candidates, ranks=None, nodes=None, good=()):
 
 def is_consequence(error):
     """Whether a rank with this error most likely failed because another had."""
-    return _lost_peer(error) or bool(_NOT_MET.search(_said(error)))
+    return _lost_peer(error) or not _was_killed(error) and bool(_NOT_MET.search(_said(error)))
 
 
 def _lost_peer(error):
-    return bool(_LOST_PEER.search(_said(error)))
+    return not _was_killed(error) and bool(_LOST_PEER.search(_said(error)))
+
+
+def _was_killed(error):
+    """Whether a signal ended it that no lost peer brings about, whatever its log says."""
+    code = error.get("exit_code") or 0
+    if code > 128 and not error.get("traceback"):
+        code = 128 - code  # what a shell makes of it
+    name = signal_name(-code)
+    return name.startswith("SIG") and name not in _OF_CONSEQUENCES
 
 
 def _said(error):
@@ -200,8 +223,18 @@ def _said(error):
     return "%s\n%s" % (line, error["message"])
 
 
-def _good_ones(good):
-    named = ["rank %d" % number for number in sorted(good)[:_MOST_NAMED]]
+def _place(candidate, places):
+    """The node of a rank, by its name if it has one."""
+    node = candidate["node"]
+    if node < len(places):
+        return places[node]
+    host = candidate.get("host")
+    return "node %d" % node + (", %s" % host if host else "")
+
+
+def _good_ones(good, names):
+    some = sorted(good)[:_MOST_NAMED]
+    named = [names.get(number) or "rank %d" % number for number in some]
     return " With exit code 0 ended: %s." % ", ".join(named) if named else ""
 
 
@@ -210,22 +243,29 @@ def _ended_with(message, meaning):
     return "%s. %s" % (message[:room].rstrip(". "), meaning)
 
 
-def _rank_of_cause(candidate):
-    """A cause sorts before its consequences, and of equals the first to end."""
+def _rank_of_cause(candidate, first):
+    """A cause sorts before its consequences, and of equals the first to end.
+
+    `first` is when the first of all ended.
+    """
+    ended_at, rank = _ended_at(candidate), candidate.get("rank")
+    code = candidate["exit_code"]
     if candidate.get("ended_by_us"):
-        level = 3
+        level = 4
+    elif code in _TERMINATED and ended_at > first:
+        level = 3  # so mpirun ends the others of one that failed
     elif is_consequence(candidate["error"]):
         level = 2
-    elif candidate["exit_code"] in _ASKED_TO_END:
-        level = 1  # mpirun ends the other ranks so; and an end that nobody saw explains little
+    elif code in _TERMINATED or code is None:
+        level = 1  # it, and an end that nobody saw, explain little
     else:
         level = 0
-    ended_at, rank = candidate.get("ended_at"), candidate.get("rank")
-    return (
-        level,
-        float("inf") if ended_at is None else ended_at,
-        float("inf") if rank is None else rank,
-    )
+    return (level, ended_at, float("inf") if rank is None else rank)
+
+
+def _ended_at(candidate):
+    ended_at = candidate.get("ended_at")
+    return float("inf") if ended_at is None else ended_at
 
 
 def _named(message, who):
@@ -241,12 +281,22 @@ def last_traceback(text):
         if lines[start].strip().endswith(_TRACEBACK):
             found = _complete(lines, start)
             if found:
+                found = _without_runner(found)
                 return "\n".join(
                     found[:2] + ["  …"] + found[-_KEEP_LINES:]
                     if len(found) > _KEEP_LINES + 2
                     else found
                 )
     return ""
+
+
+def _without_runner(lines):
+    """The traceback without its first frames, as far as they are those of what runs scripts."""
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    for number in frames:
+        if not _RUNNER.match(lines[number]):
+            return lines[:1] + lines[number:]
+    return lines  # the runner itself failed
 
 
 def _complete(lines, start):
@@ -280,6 +330,12 @@ def _error_lines(traceback):
     return [lines[-1]] + reasons
 
 
+def _code(exit_code, text):
+    if exit_code is None:
+        return "ExitCodeUnknown"
+    return CANNOT_RUN if exit_code in (126, 127) and _CANNOT_RUN.search(text) else "UserError"
+
+
 def _message(exit_code, text, traceback):
     if exit_code is None:
         return (
@@ -287,9 +343,9 @@ def _message(exit_code, text, traceback):
             "that watched it, were both killed. Was the machine restarted, or all killed at once?"
         )
     if exit_code < 0:
-        name = _signal_name(-exit_code)
+        name = signal_name(-exit_code)
         said = "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))
-        return said if name in ("SIGTERM", "SIGINT") else _with_meaning(said, text)
+        return _of_signal(said, name, text)
     if traceback:
         lines = _error_lines(traceback)
         return "\n".join([_of_error(lines[0], text)] + lines[1:])
@@ -306,18 +362,25 @@ def _message(exit_code, text, traceback):
             "The script %s is not in the snapshot. Check `script`, `source_directory` and what "
             ".amlignore leaves out." % missing[-1]
         )
-    if exit_code > 128 and _signal_name(exit_code - 128).startswith("SIG"):
-        name = _signal_name(exit_code - 128)
+    if exit_code > 128 and signal_name(exit_code - 128).startswith("SIG"):
+        name = signal_name(exit_code - 128)
         said = "The script ended with exit code %d, which stands for signal %s: %s." % (
             exit_code,
             name,
             _SIGNALS.get(name, "it was killed"),
         )
-        return said if name in ("SIGTERM", "SIGINT") else _with_meaning(said, text)
+        return _of_signal(said, name, text)
     line = _last_line(text)
     said = "The script ended with exit code %d." % exit_code
     said = _with_meaning(said, text)
     return "%s Its last words: %s" % (said, line[:500]) if line and line not in said else said
+
+
+def _of_signal(said, name, text):
+    if name in ("SIGTERM", "SIGINT"):
+        return said
+    # Who aborts says why first, and then shows where.
+    return _with_meaning(said, text, is_at_end=name == "SIGABRT")
 
 
 def _of_error(line, text):
@@ -332,7 +395,8 @@ def _of_error(line, text):
     if meaning:
         return "%s. %s" % (line[:_KEEP_LINE].rstrip("."), meaning)
     if line.endswith(":"):  # the message goes on: TensorFlow's "Graph execution error:"
-        return _with_meaning(line[:_KEEP_LINE], text[text.rindex(line) + len(line) :])
+        rest = text[text.rindex(line) + len(line) :]
+        return _with_meaning(line[:_KEEP_LINE], rest, is_at_end=True)
     return line
 
 
@@ -344,12 +408,19 @@ def meaning_of(line):
     return ""
 
 
-def _with_meaning(said, text):
-    """What was said, and the last line near the end of a log that tells a reason."""
+def _with_meaning(said, text, is_at_end=False):
+    """What was said, and the last line near the end of a log that tells a reason.
+
+    What it says of other ranks counts in its last line only, unless the log `is_at_end` with it:
+    a script may lose a connection, say so, and go on.
+    """
     lines = [one.strip() for one in text.replace("\r", "\n").split("\n") if one.strip()]
-    for line in reversed(lines[-_LOOK_LINES:]):
+    for number, line in enumerate(reversed(lines[-_LOOK_LINES:])):
+        is_of_peers = bool(_LOST_PEER.search(line) or _NOT_MET.search(line))
+        if is_of_peers and number and not is_at_end and not _LAUNCHER_SAYS.search(line):
+            continue
         meaning = meaning_of(line)
-        if meaning or _LOST_PEER.search(line):
+        if meaning or is_of_peers:
             return ("%s Its log says: %s. %s" % (said, line[:500].rstrip("."), meaning)).rstrip()
     return said
 
@@ -361,7 +432,8 @@ def _last_line(text):
     return ""
 
 
-def _signal_name(number):
+def signal_name(number):
+    """A signal for people."""
     try:
         return signal.Signals(number).name
     except ValueError:

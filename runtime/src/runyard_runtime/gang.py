@@ -95,8 +95,10 @@ class Gang:
             self._wait_for(lambda: len(self.ready) == self._nodes)
             hosts = [self._host(node) for node in range(self._nodes)]
             self.post("group", hosts=hosts, data=data)
-        # A leader that cannot form the group says so; this is for one that never came up.
-        self._wait_for(lambda: self.group is not None, 2 * self._seconds)
+        # A leader that never came up can say nothing. One that did says what it cannot do, however
+        # long it prepares; and if it is lost, its engine sees to that.
+        self._wait_for(lambda: 0 in self.here, 2 * self._seconds)
+        self._wait_for(lambda: self.group is not None)
         hosts = [launch.Host(*one) for one in self.group["hosts"]]
         return hosts, self.group["data"]
 

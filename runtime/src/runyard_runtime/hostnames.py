@@ -1,6 +1,6 @@
 """Gives processes a host name of their own, so that nodes that share a machine look like several.
 
-    python -S -E hostnames.py NAME COMMAND…     becomes COMMAND on a host of that name
+    enter(name)     this process, and those it starts, are on a host of that name
 
 MPI takes processes of one host name for neighbours. Linux lets root, and on most systems
 everybody, live under another name (a UTS namespace; for others than root inside a user namespace
@@ -8,7 +8,6 @@ of their own). Nothing else changes: files, network and process numbers are the 
 """
 
 import os
-import sys
 
 _NEW_UTS = 0x04000000
 _NEW_USER = 0x10000000
@@ -62,18 +61,3 @@ def _write(path, text):
         os.write(handle, text.encode("ascii"))
     finally:
         os.close(handle)
-
-
-def main(arguments):
-    """Become the command under the name; does not return."""
-    name, command = arguments[0], arguments[1:]
-    try:
-        enter(name)
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write("runyard: cannot run %s on host %s: %s.\n" % (command[0], name, error))
-        return 126
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

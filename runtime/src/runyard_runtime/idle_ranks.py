@@ -39,7 +39,7 @@ class IdleRanks:
         """
         for rank in self._without_work(running, good):
             if rank not in self._kill_at:
-                self._note("ending rank %d: nothing is left for it to do" % rank.number)
+                self._note("ending %s: nothing is left for it to do" % rank.called)
                 rank.let_go()
                 rank.send(signal.SIGTERM)
                 self._kill_at[rank] = self._now() + _GRACE

@@ -90,3 +90,14 @@ def _write_all(handle, data):
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def tail(path, size):
+    """The end of a file, at most so many bytes; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(stream.tell() - size, 0))
+            return stream.read()
+    except OSError:
+        return b""

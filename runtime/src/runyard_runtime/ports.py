@@ -2,8 +2,9 @@
 
 A port is *reserved*, not hoped for. It lies below the range from which the system gives ports to
 outgoing connections, nobody listens on it, and an abstract unix socket of its name keeps other
-jobs of this machine off it. Keepers inherit that socket, so it is held as long as a rank lives,
-whatever becomes of the agent.
+jobs of this machine off it. Keepers that the agent forks inherit that socket, so it is held as long
+as a rank lives, whatever becomes of the agent. Those that mpirun starts do not: then the next agent
+takes the port again, and nobody holds it for the moment in between.
 """
 
 import errno
@@ -107,7 +108,8 @@ def own_address(node, one_machine, url):
     """The address by which other nodes reach this one.
 
     Nodes that share a machine get loopback addresses of their own where the system has them, so
-    that ports never collide. Elsewhere it is the address from which the server is reached.
+    that ports never collide. Elsewhere it is the address from which the server is reached; NoPorts
+    if that is one which other machines cannot reach.
     """
     if one_machine:
         address = "127.%d.%d.%d" % tuple((node + 1) >> shift & 255 for shift in (16, 8, 0))
@@ -116,9 +118,16 @@ def own_address(node, one_machine, url):
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host or "192.0.2.1", 9))  # sends nothing: only asks for the route
-            return probe.getsockname()[0]
-    except OSError:
-        return "127.0.0.1"
+            address, why = probe.getsockname()[0], ""
+    except OSError as error:
+        address, why = "127.0.0.1", " (%s)" % error
+    if address.startswith("127."):
+        raise NoPorts(
+            "Other nodes cannot reach this one: towards the server, %s, it has no address but "
+            "%s%s. Have the server's address be one of its network, and the node be in it."
+            % (url, address, why)
+        )
+    return address
 
 
 def is_loopback(url):

@@ -31,6 +31,7 @@ them; `mpi_starter` has mpirun start them. A starter has
     close()         remove what it leaves, after all ranks are over
 """
 
+import collections
 import errno
 import json
 import os
@@ -38,6 +39,9 @@ import signal
 import time
 
 from runyard_runtime import job_folder, processes, wire
+
+# As much of a `launch.Process` as its keeper needs.
+Command = collections.namedtuple("Command", "rank argv env restarts")
 
 LOST = -signal.SIGKILL  # the exit code of a rank that vanished without one
 _TAKEN = b"taken"
@@ -57,8 +61,9 @@ class StartFailed(CannotBegin):
 class Rank:
     """One process of the job, as its agent sees it. `exit_code` is None while it runs."""
 
-    def __init__(self, number, folder, is_child, serves=False, restarts=False):
+    def __init__(self, number, folder, is_child, serves=False, restarts=False, called=None):
         self.number = number
+        self.called = called or "rank %d" % number  # by people
         self.is_child = is_child  # of this agent, so that the kernel tells when it ends
         self.serves = serves  # it never ends by itself
         self.restarts = restarts  # its keeper starts it again, so its pid may change
@@ -162,12 +167,12 @@ class Direct:
         for process in mine:
             rank = find(process, self._own)
             if rank is not None:
-                self._note("taking over rank %d, process %d" % (rank.number, rank.pid))
+                self._note("taking over %s, process %d" % (rank.called, rank.pid))
             else:
                 log = os.path.join(self._job, process.log)
                 work = os.path.join(self._job, wire.WORK_DIR)
                 rank = start(process, self._own, log, work, self._nice)
-                self._note("started rank %d: %s" % (process.rank, self._command))
+                self._note("started %s: %s" % (rank.called, self._command))
             found.append(rank)
         return found
 
@@ -213,9 +218,13 @@ def start(process, folder, log, cwd, nice):
 
     Only while the agent has a single thread: it forks without exec.
     """
-    exits = job_folder.Reserved(exit_path(folder, process.rank))
-    says, hears = os.pipe()
-    if os.fork() == 0:
+    try:
+        exits = job_folder.Reserved(exit_path(folder, process.rank))
+        says, hears = os.pipe()
+        keeper = os.fork()
+    except OSError as error:  # no room for a file, or for a process
+        raise StartFailed(_cannot_start(process, error))
+    if keeper == 0:
         os.close(says)
         keep(process, folder, log, cwd, nice, exits, hears)
     os.close(hears)
@@ -226,8 +235,13 @@ def start(process, folder, log, cwd, nice):
     return Rank(process.rank, folder, is_child=not problem, **_nature(process))
 
 
+def _cannot_start(process, error):
+    return "rank %d cannot start: %s" % (process.rank, error)
+
+
 def _nature(process):
-    return {"serves": process.serves, "restarts": process.restarts}
+    called = wire.task_name(process.log)
+    return {"serves": process.serves, "restarts": process.restarts, "called": called}
 
 
 def code_of(status):
@@ -245,7 +259,11 @@ def keep(process, folder, log, cwd, nice, exits, hears):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         keeper = os.getpid()
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:  # who started us must not take the rank for started
+            os.write(hears, _cannot_start(process, error).encode("utf-8"))
+            return
         if child == 0:
             become(process, folder, log, cwd, nice, keeper, hears)
         os.close(hears)
@@ -270,7 +288,10 @@ def _keep_on(process, folder, log, cwd, nice, code):
             return code
         pause, begun = min(2 * pause, _LONGEST_PAUSE), time.monotonic()
         keeper = os.getpid()
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError:
+            continue  # no room for a process now; in a while there may be
         if child == 0:
             become(process, folder, log, cwd, nice, keeper, hears=2, again=True)
         code = wait_for(child)
@@ -309,7 +330,7 @@ def become(process, folder, log, cwd, nice, keeper, hears, again=False):
         try:
             mine = _claim(_claim_path(folder, process.rank), note, again)
         except OSError as error:
-            os.write(hears, ("rank %d cannot start: %s" % (process.rank, error)).encode("utf-8"))
+            os.write(hears, _cannot_start(process, error).encode("utf-8"))
             os._exit(status)
         if not mine:
             os.write(hears, _TAKEN)

@@ -53,8 +53,14 @@ def restored(agent):
     return {path: tuple(one) for path, one in known.get("outputs", {}).items() if one}
 
 
-def announce(attempt, logs):
-    """Begin ranks' logs with the line that parts them from earlier attempts'. Never fails."""
+def announce(attempt, logs, why=None):
+    """Begin ranks' logs with the line that parts them from earlier attempts'. Never fails.
+
+    `why` the attempt before ended stands above it.
+    """
+    text = "\n==== attempt %d ====\n" % attempt
+    if why:
+        text = "\n==== attempt %d failed: %s%s" % (attempt - 1, why, text)
     for log in logs:
         try:
             # Not where the rank has begun already: an agent that takes over comes here, too.
@@ -62,7 +68,7 @@ def announce(attempt, logs):
         except OSError:
             continue
         try:
-            os.write(handle, b"\n==== attempt %d ====\n" % attempt)
+            os.write(handle, text.encode("utf-8", "replace"))
         except OSError:
             pass  # the disk is full; the rank has troubles enough
         finally:

@@ -207,7 +207,7 @@ class Worker(object):
                 batch = connection.receive()
                 if batch is None:
                     return
-                connection.outgoing = scoring_wire.encode_replies(self._answer(batch))
+                connection.outgoing = self._answer(batch)
             connection.send()
         except (OSError, scoring_wire.Broken) as problem:
             if isinstance(problem, scoring_wire.Broken):
@@ -220,12 +220,14 @@ class Worker(object):
             poll.modify(descriptor, select.POLLOUT if is_sending else select.POLLIN)
 
     def _answer(self, batch):
+        """The bytes of the replies."""
         try:
-            return self._service.answer(batch)
+            return scoring_wire.encode_replies(self._service.answer(batch))
         except Exception:  # one batch must not end what others are served by
             traceback.print_exc()
             words = json.dumps({"error": "The worker failed; the service's log says how."})
-            return [(500, b"", words.encode("utf-8"))] * len(batch)
+            reply = (500, b"", words.encode("utf-8"))
+            return scoring_wire.encode_replies([reply] * len(batch))
 
     def _leave(self):
         if _identity(self._path) == self._identity:  # else another worker listens there by now

@@ -89,6 +89,9 @@ class TensorService(object):
         except BadRequest as problem:
             replies[place] = self._refusal(problem, ask.signature)
             return False
+        except Exception:  # whatever it is, it is this request's alone
+            replies[place] = self._failure()
+            return False
         ask.arrays = CHECKED
         return True
 
@@ -101,7 +104,7 @@ class TensorService(object):
             return signature.name
         try:
             ask.values = self._checked(ask.values, signature)
-        except BadRequest:
+        except Exception:
             return None  # it will be refused when its turn comes
         ask.arrays = CHECKED
         return signature.name, tuple((one.dtype.str, one.shape[1:]) for one in ask.values)
@@ -196,7 +199,8 @@ class TensorService(object):
         if wanted.kind == "b":
             raise BadRequest("Input %s takes true and false only." % tensor.name)
         if wanted.kind == "f":
-            return array.astype(wanted)
+            with numpy.errstate(over="ignore"):  # infinite then, which is refused in words
+                return array.astype(wanted)
         with numpy.errstate(invalid="ignore"):
             whole = array.astype(wanted)
         if (whole != array).any():
@@ -270,7 +274,9 @@ def _not_numbers(values, tensor):
         if isinstance(value, dict):
             return "Input %s has an object, where a number is needed." % tensor.name
         if isinstance(value, int) and abs(value) >= 1 << 63:
-            return "Input %s has the number %.3g, which is too large." % (tensor.name, value)
+            bits = value.bit_length()
+            words = "the number %.3g" % value if bits < 1000 else "a number of %d bits" % bits
+            return "Input %s has %s, which is too large." % (tensor.name, words)
     return _ragged(tensor)
 
 

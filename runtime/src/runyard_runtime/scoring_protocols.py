@@ -130,6 +130,8 @@ class Protocols(object):
             return self._loads(body)
         except ValueError as problem:
             raise BadRequest(str(problem))
+        except RecursionError:
+            raise BadRequest("The body is nested too deep.")
 
     def _scored(self, document):
         """A request on the scoring path: the shape of the document says which format it is."""
@@ -275,7 +277,8 @@ class Protocols(object):
         name, version, header_length = detail
         raw = b""
         if header_length is not None:
-            if not header_length.isdigit() or int(header_length) > len(body):
+            found = re.match("^[0-9]{1,18}$", header_length)
+            if not found or int(header_length) > len(body):
                 raise BadRequest("%s is not a length within the body." % _HEADER_LENGTH)
             body, raw = body[: int(header_length)], body[int(header_length) :]
         document = self._document(body)
@@ -284,15 +287,15 @@ class Protocols(object):
         return self._tensors(document, {"name": name, "version": version}, raw)
 
     def _tensors(self, document, model, raw):
-        parameters = document.get("parameters") or {}
+        parameters = scoring_tensors.parameters_of(document)
         signature = self._signature(parameters.get("signature_name") or parameters.get("method"))
         given = scoring_tensors.from_tensors(document["inputs"], raw, self._numpy)
         values = scoring_tensors.arranged(given, signature, self._loaded.named, self._numpy)
         ask = Ask(
             signature, values, self._render_tensors, arrays=not signature.loose, wants_lists=False
         )
-        asked = [one for one in document.get("outputs") or [] if type(one) is dict]
-        ask.wanted = _wanted([one.get("name") for one in asked] or None, signature)
+        asked = _asked_outputs(document)
+        ask.wanted = _wanted([one["name"] for one in asked], signature)
         every = bool(parameters.get("binary_data_output"))
         ask.binary = (
             every
@@ -300,7 +303,7 @@ class Protocols(object):
             or {
                 one["name"]
                 for one in asked
-                if (one.get("parameters") or {}).get("binary_data", every)
+                if scoring_tensors.parameters_of(one).get("binary_data", every)
             }
         )
         ask.context = {"model_name": model["name"], "model_version": str(model["version"])}
@@ -358,10 +361,22 @@ def _check_names(given, names):
         raise BadRequest(text[:1].upper() + text[1:] + ".")
 
 
+def _asked_outputs(document):
+    """The outputs that a request asks for, each with its name."""
+    asked = document.get("outputs") or []
+    if type(asked) is not list or not all(
+        type(one) is dict and isinstance(one.get("name"), str) for one in asked
+    ):
+        raise BadRequest('"outputs" should be a list of {"name": …}.')
+    return asked
+
+
 def _wanted(names, signature):
     """The names of the outputs that a request asks for; None: all."""
     if not names:
         return None
+    if type(names) is not list:
+        raise BadRequest('"outputFilter" should be a list of names.')
     known = [tensor.name for tensor in signature.outputs]
     unknown = [str(name) for name in names if name not in known]
     if unknown:

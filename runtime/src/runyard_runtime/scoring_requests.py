@@ -5,9 +5,12 @@ They read like Flask's, which v1's were, without needing it.
 
 import io
 import json
+import re
 import urllib.parse
 
 _RAW = "_runyard_rawhttp"
+# name="a; \"quoted\" value" or name=value. Browsers do not escape the backslash itself.
+_OPTIONS = re.compile(r';\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))')
 
 
 def rawhttp(func):
@@ -42,9 +45,29 @@ class Headers(dict):
     def __contains__(self, name):
         return super(Headers, self).__contains__(name.title())
 
+    def __delitem__(self, name):
+        super(Headers, self).__delitem__(name.title())
+
     def get(self, name, default=None):
         """The value of a header, or `default`."""
         return super(Headers, self).get(name.title(), default)
+
+    def pop(self, name, *default):
+        """The value of a header, which is gone then."""
+        return super(Headers, self).pop(name.title(), *default)
+
+    def setdefault(self, name, default=None):
+        """The value of a header; set to `default` first if it is not there."""
+        return super(Headers, self).setdefault(name.title(), default)
+
+    def update(self, *args, **more):
+        """Set several headers."""
+        for name, value in dict(*args, **more).items():
+            self[name] = value
+
+    def copy(self):
+        """The same headers again."""
+        return Headers(self)
 
 
 class Values(dict):
@@ -69,6 +92,10 @@ class Values(dict):
     def getlist(self, name):
         """All values of a field."""
         return list(self._all.get(name, []))
+
+    def pairs(self):
+        """(name, value) of all values."""
+        return [(name, value) for name, values in self._all.items() for value in values]
 
     def to_dict(self, flat=True):
         """A plain dictionary of first values, or of lists of all."""
@@ -166,7 +193,7 @@ class AMLRequest(object):
     @property
     def values(self):
         """The fields of the query and of a form."""
-        return Values(list(self.args.items()) + list(self.form.items()))
+        return Values(self.args.pairs() + self.form.pairs())
 
     def _parsed(self):
         if self._form is None:
@@ -207,10 +234,9 @@ class AMLResponse(object):
 
 def _option(header, name):
     """An option of a header: boundary of "multipart/form-data; boundary=x"."""
-    for part in header.split(";")[1:]:
-        key, _, value = part.strip().partition("=")
+    for key, quoted, plain in _OPTIONS.findall(header):
         if key.lower() == name:
-            return value.strip('"')
+            return quoted.replace('\\"', '"') if quoted else plain.strip()
     return None
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 import struct
 
 from runyard_runtime import scoring_schema
@@ -161,12 +162,14 @@ def from_proto(value, tensor, numpy):
     if type(value) is not dict:
         raise BadRequest('Input %s should have "dims" and "dataType".' % tensor.name)
     number = value.get("dataType", 1)
-    number = _ONNX_NUMBERS.get(number, number)
-    datatype = _ONNX_TYPES.get(int(number) if str(number).isdigit() else None)
+    datatype = _ONNX_TYPES.get(_onnx_number(number))
     if datatype is None:
-        raise BadRequest("Input %s has the unknown dataType %r." % (tensor.name, number))
+        raise BadRequest("Input %s has the unknown dataType %s." % (tensor.name, repr(number)[:40]))
     if datatype == "BYTES":
-        texts = [_from_base64(one) for one in value.get("stringData") or []]
+        texts = value.get("stringData") or []
+        if type(texts) is not list:
+            raise BadRequest('Input %s: "stringData" should be a list.' % tensor.name)
+        texts = [_from_base64(one) for one in texts]
         array = numpy.array([_text(one) for one in texts], dtype=object)
     elif "rawData" in value:
         array = _from_raw(_from_base64(value["rawData"]), datatype, tensor.name, numpy)
@@ -176,6 +179,13 @@ def from_proto(value, tensor, numpy):
             raise BadRequest('Input %s has neither "rawData" nor numbers.' % tensor.name)
         array = _typed(found[0], datatype, tensor.name, numpy)
     return _shaped(array, value.get("dims", []), tensor.name)
+
+
+def _onnx_number(given):
+    """ONNX's number of a type that is given as a number, its digits or its name; None: none."""
+    if type(given) is str:
+        return _ONNX_NUMBERS.get(given) or (int(given) if re.match("^[0-9]{1,3}$", given) else None)
+    return given if type(given) is int else None
 
 
 def to_proto(array, numpy):
@@ -204,14 +214,14 @@ def from_tensors(tensors, raw, numpy):
         if type(one) is not dict or not isinstance(one.get("name"), str):
             raise BadRequest('Every input should be {"name", "shape", "datatype", "data"}.')
         name, datatype = one["name"], one.get("datatype")
-        if datatype not in base.NUMPY:
+        if type(datatype) is not str or datatype not in base.NUMPY:
             raise BadRequest(
-                "Input %s has the datatype %r; known are: %s."
-                % (name, datatype, ", ".join(sorted(base.NUMPY)))
+                "Input %s has the datatype %s; known are: %s."
+                % (name, repr(datatype)[:40], ", ".join(sorted(base.NUMPY)))
             )
-        size = (one.get("parameters") or {}).get("binary_data_size")
+        size = parameters_of(one).get("binary_data_size")
         if size is not None:
-            if not isinstance(size, int) or not 0 <= size <= len(raw) - start:
+            if type(size) is not int or not 0 <= size <= len(raw) - start:
                 raise BadRequest("Input %s: binary_data_size does not fit the body." % name)
             array = _from_raw(raw[start : start + size], datatype, name, numpy)
             start += size
@@ -222,6 +232,16 @@ def from_tensors(tensors, raw, numpy):
         else:
             array = _typed(_flat(one["data"]), datatype, name, numpy)
         found[name] = _shaped(array, one.get("shape", []), name)
+    return found
+
+
+def parameters_of(document):
+    """The "parameters" of a request, an input or an output."""
+    found = document.get("parameters")
+    if found is None:
+        return {}
+    if type(found) is not dict:
+        raise BadRequest('"parameters" should be an object.')
     return found
 
 
@@ -307,9 +327,12 @@ def _typed(values, datatype, name, numpy):
 
 def _shaped(array, shape, name):
     try:
+        if type(shape) is not list:
+            raise TypeError()
         return array.reshape([int(size) for size in shape])
-    except (TypeError, ValueError):
-        raise BadRequest("Input %s: %d values do not fill %s." % (name, array.size, shape))
+    except (OverflowError, TypeError, ValueError):
+        words = repr(shape)[:100]
+        raise BadRequest("Input %s: %d values do not fill %s." % (name, array.size, words))
 
 
 def _flat(values):

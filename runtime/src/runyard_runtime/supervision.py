@@ -166,9 +166,9 @@ class Supervisor:
 
     def _say_end(self, rank):
         if rank.is_lost:
-            self._note("rank %d is over; its exit code is not known" % rank.number)
+            self._note("%s is over; its exit code is not known" % rank.called)
         elif rank.exit_code is not None:
-            self._note("rank %d ended with exit code %d" % (rank.number, rank.exit_code))
+            self._note("%s ended with exit code %d" % (rank.called, rank.exit_code))
 
     def _look_around(self, running):
         """Look at what is not ours to wait for: other nodes, starters; a reason to end, or None."""
@@ -179,6 +179,7 @@ class Supervisor:
             told, notes = self.gang.look(self, good)
             good |= self.gang.good
         self.starter.look(notes, self._reaped)
+        self._reaped.clear()  # all who wait for a child have seen it; numbers are used again
         if self.idle_ranks is not None:
             self.idle_ranks.look(running, good)
         return told

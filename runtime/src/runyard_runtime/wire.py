@@ -46,6 +46,7 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     checkpoint_seconds  between two looks for new outputs while the job runs, 30 if absent
     restore        true: an earlier attempt failed; what it left in outputs/ and logs/ is put into
                    the working directory before the ranks start
+    restarted_after  why the attempt before this one ended, in a line; absent: it is the first
     nice           how much the ranks yield to the rest of the machine, 5 if absent; 0: not
 
     inputs         what the run reads: [{"name", "mode", "path_on_compute", "dataset", "reference",
@@ -89,6 +90,7 @@ One JSON object a line, appended with one write. Keys:
 """
 
 import json
+import re
 
 PROTOCOL = 1
 
@@ -163,6 +165,15 @@ def agent_dir(node):
 def driver_log(name=""):
     """The log of what a rank prints: v1's name, with the rank's ("0", "ps_0") where it has one."""
     return "azureml-logs/70_driver_log%s.txt" % ("_" + name if name else "")
+
+
+_TASK = re.compile(r"_((?:worker|ps)_\d+)\.txt$")
+
+
+def task_name(log):
+    """What the process of that log is called, "worker_1"; None for one that has only a rank."""
+    found = _TASK.search(log)
+    return found.group(1) if found else None
 
 
 def logs_folder(node):

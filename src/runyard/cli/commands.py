@@ -12,7 +12,8 @@ from runyard.cli.data import data
 from runyard.cli.deploy import deploy
 from runyard.cli.doctor import doctor
 from runyard.cli.environments import env
-from runyard.cli.inspecting import list_runs, logs, open_page, show
+from runyard.cli.inspecting import list_runs, open_page, show
+from runyard.cli.logs import logs
 from runyard.cli.models import model
 from runyard.cli.options import JSON_ASKED
 from runyard.cli.services import service

@@ -1,4 +1,4 @@
-"""Commands for compute targets: compute ls, show, create, attach, update, rm, nodes."""
+"""Commands for compute targets: compute ls, show, sizes, create, attach, update, rm, nodes."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +19,11 @@ from runyard.domain.compute import (
     NodeResources,
     NodeState,
     Priority,
+    VmSize,
 )
 from runyard.domain.errors import Invalid
+from runyard.domain.runs import LOCAL, plural
+from runyard.domain.server import ServerInfo
 
 _COLOURS = {NodeState.RUNNING: "blue", NodeState.IDLE: "green", NodeState.UNUSABLE: "red"}
 _workspace = click.option(
@@ -48,11 +51,10 @@ def list_computes(workspace: str | None, as_json: bool) -> None:
     if as_json:
         console.document(found)
         return
-    if not found:
-        console.note("No clusters; runs go to 'local'. Make one: runyard compute create NAME")
-        return
     headers = ("NAME", "ENGINE", "SIZE", "NODES", "BUSY", "LIMITS", "IDLE AFTER", "STATE")
-    console.table(headers, [_row(one) for one in found])
+    console.table(headers, [_local_row(_server(scope)), *(_row(one) for one in found)])
+    if not found:
+        console.note("There is no cluster yet. Make one: runyard compute create NAME")
 
 
 @compute.command()
@@ -66,7 +68,11 @@ def show(name: str, workspace: str | None, as_json: bool) -> None:
     Example:
       runyard compute show cpu-cluster
     """
-    record = _get(_scope(workspace), name)
+    scope = _scope(workspace)
+    if name.lower() == LOCAL:
+        _show_local(_server(scope), as_json=as_json)
+        return
+    record = _get(scope, name)
     if as_json:
         console.document(record)
         return
@@ -97,8 +103,32 @@ def nodes(name: str, workspace: str | None, as_json: bool) -> None:
 
 
 @compute.command()
+@json_option
+def sizes(as_json: bool) -> None:
+    """List the VM sizes that the nodes of a cluster can have.
+
+    \b
+    Example:
+      runyard compute sizes
+    """
+    scope = open_scope()
+    found = scope.client.request("GET", "/api/v1/vmsizes", answer=list[VmSize])
+    if as_json:
+        console.document(found)
+        return
+    rows = [
+        [Cell(size.name, "bold"), Cell(str(size.cores)), Cell(f"{size.memory_gb:g} GB"),
+         Cell(str(size.gpus or "-"))]
+        for size in found
+    ]  # fmt: skip
+    console.table(("SIZE", "CORES", "MEMORY", "GPUS"), rows)
+
+
+@compute.command()
 @click.argument("name")
-@click.option("--size", "vm_size", default="", metavar="SIZE", help="A VM size of Azure's.")
+@click.option(
+    "--size", "vm_size", default="", metavar="SIZE", help="A VM size of Azure's; see sizes."
+)
 @click.option("--min-nodes", default=0, show_default=True, help="Nodes that never go.")
 @click.option("--max-nodes", default=4, show_default=True, help="Never more nodes than these.")
 @click.option(
@@ -220,6 +250,8 @@ def update(
     Example:
       runyard compute update cpu-cluster --max-nodes 8
     """
+    if min_nodes is None and max_nodes is None and idle_seconds is None:
+        raise click.UsageError("Say what to change: --min-nodes, --max-nodes or --idle-seconds.")
     scope = _scope(workspace)
     patch = ComputePatch(min_nodes=min_nodes, max_nodes=max_nodes, idle_seconds=idle_seconds)
     record = scope.client.request("PATCH", _path(scope, name), body=patch, answer=ComputeRecord)
@@ -266,6 +298,31 @@ def _path(scope: Scope, name: str | None = None) -> str:
 
 def _get(scope: Scope, name: str) -> ComputeRecord:
     return scope.client.request("GET", _path(scope, name), answer=ComputeRecord)
+
+
+def _server(scope: Scope) -> ServerInfo:
+    return scope.client.request("GET", "/api/v1/server", answer=ServerInfo)
+
+
+def _local_row(server: ServerInfo) -> list[Cell]:
+    """The target that is no cluster, in the columns of those that are."""
+    cores = plural(server.machine.cores, "core") if server.machine else "-"
+    shown = ("this machine", cores, "-", "-", plural(server.slots, "run"), "-", "-")
+    return [Cell(LOCAL, "bold"), *map(Cell, shown)]
+
+
+def _show_local(server: ServerInfo, *, as_json: bool) -> None:
+    machine = server.machine
+    if as_json:
+        console.document({"name": LOCAL, "slots": server.slots, "machine": machine})
+        return
+    shown: dict[str, str | Cell] = {"name": Cell(LOCAL, "bold"), "engine": "this machine"}
+    if machine is not None:
+        shown["cores"] = str(machine.cores)
+        shown["memory"] = f"{machine.memory_gb:.1f} GB" if machine.memory_gb else ""
+        shown["GPUs"] = ", ".join(machine.gpus) or "none"
+    shown["runs at a time"] = f"{server.slots} (RUNYARD_LOCAL_SLOTS)"
+    console.fields(shown)
 
 
 def _pairs(options: tuple[str, ...]) -> dict[str, str]:

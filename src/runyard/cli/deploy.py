@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from runyard.cli import console
 from runyard.cli.data_transfer import open_session
@@ -174,39 +173,44 @@ def update(
     Example:
       runyard service update digits-service --model digits:4
     """
+    from runyard.domain.services import AccessPatch
     from runyard.sdk import deployment
     from runyard.sdk.webservice import Webservice
 
     place = workspace_of(require_workspace(workspace))
     service = Webservice(place, name)._record
-    access = service.access
-    if auth is not None:
-        access = msgspec.structs.replace(access, auth=ServiceAuth(auth))
     change = deployment.Change(
         models=[find_model(place, text) for text in model_names] or None,
         code=_code(place, script, source_directory, environment, requirements, conda_file),
         replicas=replicas,
         cores=cores,
-        access=access if access != service.access else None,
-        tags={**service.tags, **tags} if tags else None,
+        access=None if auth is None else AccessPatch(auth=ServiceAuth(auth)),
+        set_tags=tags,
         description=description,
     )
-    if change == deployment.Change() and auth is None:
+    if change == deployment.Change():
         raise Invalid(f"Nothing of service '{name}' is to change.", fix="See --help.")
     record = deployment.update(place, service, change)
     _finish(context, place, record, wait=not no_wait, as_json=as_json, known=service.made)
 
 
 def require_workspace(name: str | None) -> Scope:
-    """The scope of a command that needs a workspace."""
+    """The scope of a command that needs a workspace: the one of this folder, or the only one."""
+    from runyard.domain.workspaces import WorkspaceRecord
+
     scope = open_scope(name)
-    if scope.workspace is None:
-        raise Invalid(
-            "No workspace is named.",
-            why="There is no config.json in this folder or above it.",
-            fix="Pass --workspace NAME, or make this folder a workspace with: runyard init",
-        )
-    return scope
+    if scope.workspace is not None:
+        return scope
+    known = scope.client.request("GET", "/api/v1/workspaces", answer=list[WorkspaceRecord])
+    if len(known) == 1:
+        return Scope(scope.client, known[0].name)
+    names = ", ".join(sorted(one.name for one in known))
+    raise Invalid(
+        "No workspace is named.",
+        why="There is no config.json in this folder or above it, and the server has "
+        + (f"several: {names}." if known else "none."),
+        fix="Pass --workspace NAME, or make this folder a workspace with: runyard init",
+    )
 
 
 def workspace_of(scope: Scope) -> "Workspace":

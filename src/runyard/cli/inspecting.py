@@ -1,8 +1,6 @@
-"""Commands that look at runs: ls, show, logs, open."""
+"""Commands that look at runs: ls, show, open."""
 
-import io
 from datetime import UTC, datetime
-from typing import BinaryIO
 from urllib.parse import quote
 
 import click
@@ -19,7 +17,6 @@ from runyard.cli.render import (
     error_text,
     last_values,
     nodes_line,
-    remark,
     render_span,
     run_headers,
     run_row,
@@ -27,13 +24,18 @@ from runyard.cli.render import (
     state_cell,
 )
 from runyard.cli.scope import Scope, open_scope, run_path
-from runyard.domain.errors import NotFound
 from runyard.domain.files import FileInfo
-from runyard.domain.logs import LogText, log_to_follow, rank_log
 from runyard.domain.metrics import Series
 from runyard.domain.models import ModelPage, model_label
-from runyard.domain.runs import RunPage, RunRecord, all_warnings, attempt_words
-from runyard.domain.states import TERMINAL, RunState
+from runyard.domain.runs import (
+    RunPage,
+    RunRecord,
+    all_warnings,
+    attempt_words,
+    launcher_words,
+    log_command,
+)
+from runyard.domain.states import RunState
 from runyard_runtime import records, wire
 
 LARGEST_PAGE = 1000
@@ -132,6 +134,8 @@ def show(run_name: str, workspace: str | None, every: bool, as_json: bool) -> No
     if run.error is not None:
         console.heading("Error")
         console.say(console.paint(console.plain(error_text(run), keep_lines=True), "red"))
+        if run.error.rank is not None:
+            console.say(f"  fix: Read its log with: {log_command(run)}")
     _say_pairs(
         "Earlier attempts",
         {str(attempt.attempt): attempt_line(attempt) for attempt in run.attempts},
@@ -165,6 +169,7 @@ def _say_run(run: RunRecord, page: str) -> None:
             "waits for": run.waiting,
             "parent": run.spec.parent,
             "command": command_line(run),
+            "processes": launcher_words(run.spec.script.launcher) if run.spec.script else "",
             "nodes": nodes_line(run),
             "duration": "" if spent is None else render_span(spent),
             "attempt": attempt_words(run).removeprefix("attempt "),
@@ -208,118 +213,6 @@ def _say_pairs(title: str, pairs: dict[str, str]) -> None:
     if pairs:
         console.heading(title)
         console.fields({name: value or "-" for name, value in pairs.items()})
-
-
-@click.command()
-@click.argument("run_name", metavar="[RUN]", default="latest")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run is over.")
-@click.option("--log", "log_name", metavar="NAME", help="This log; see --list.")
-@click.option(
-    "--rank",
-    metavar="RANK",
-    help="The log of this rank of a distributed run: 1, or a task's name, worker_1.",
-)
-@click.option("--list", "list_them", is_flag=True, help="Name the logs of the run.")
-@workspace_options
-@json_option
-def logs(
-    run_name: str,
-    follow: bool,
-    log_name: str | None,
-    rank: str | None,
-    list_them: bool,
-    workspace: str | None,
-    every: bool,
-    as_json: bool,
-) -> None:
-    """Print what a run prints.
-
-    RUN is an id, the beginning of one, or `latest`, which is the default.
-
-    \b
-    Example:
-      runyard logs -f latest
-      runyard logs tf-mnist_17 --log azureml-logs/20_image_build_log.txt
-      runyard logs -f latest --rank 1
-    """
-    if log_name is not None and rank is not None:
-        raise click.UsageError("Give either --log or --rank, not both.")
-    scope = open_scope(workspace, every=every)
-    run = scope.find_run(run_name)
-    if rank is not None and run.spec.script is not None:
-        log_name = rank_log(run.spec.script.launcher, rank)
-    if list_them:
-        _list_logs(scope, run, as_json=as_json)
-        return
-    if follow:
-        run = follow_run(scope, run, log_name, quiet=as_json)
-        if not as_json:
-            return
-    name = log_name or log_to_follow(file.path for file in _logs_of(scope, run))
-    if name is None and not as_json:
-        console.note(f"Run {run.id} has printed nothing yet. {remark(run)}".rstrip())
-        return
-    text = io.BytesIO()
-    if name is not None:
-        _fetch(scope, run, name, text if as_json else console.binary_output())
-    if as_json:
-        printed = text.getvalue().decode(errors="replace")
-        console.document({"run": run.id, "state": run.state, "log": name, "text": printed})
-
-
-def _logs_of(scope: Scope, run: RunRecord) -> list[FileInfo]:
-    """The run's logs: the platform's, and what the script wrote below ./logs."""
-    files = scope.client.request("GET", f"{run_path(run.id)}/files", answer=list[FileInfo])
-    return [file for file in files if records.is_log(file.path)]
-
-
-def _list_logs(scope: Scope, run: RunRecord, *, as_json: bool) -> None:
-    found = _logs_of(scope, run)
-    if as_json:
-        console.document([{"path": file.path, "size": file.size} for file in found])
-    elif found:
-        rows = [[Cell(size_text(file.size)), Cell(file.path)] for file in found]
-        console.table(("SIZE", "LOG"), rows)
-    else:
-        console.note(f"Run {run.id} has no logs yet.")
-
-
-def _fetch(scope: Scope, run: RunRecord, name: str, target: BinaryIO) -> None:
-    try:
-        scope.client.download(f"{run_path(run.id)}/files/{quote(name)}", target)
-    except NotFound as error:
-        known = ", ".join(file.path for file in _logs_of(scope, run)) or "none yet"
-        raise NotFound(
-            f"Run '{run.id}' has no log '{name}'.",
-            why=f"It has: {known}.",
-            fix="Name one of these with --log.",
-        ) from error
-
-
-def follow_run(
-    scope: Scope, run: RunRecord, log_name: str | None = None, *, quiet: bool = False
-) -> RunRecord:
-    """Print what the run prints until it is over; returns its last record.
-
-    What it waits for, and how it ended, goes to stderr beside it.
-    """
-    shown, waiting = "", ""
-    for event, data in scope.client.events(f"{run_path(run.id)}/events", query={"log": log_name}):
-        if event == "log" and not quiet:
-            piece = msgspec.json.decode(data, type=LogText)
-            if piece.name != shown:
-                shown = piece.name
-                console.note(f"── {console.plain(shown)}", "dim")
-            console.write(piece.text)
-        elif event == "run":
-            run = msgspec.json.decode(data, type=RunRecord)
-            if not quiet and run.waiting and run.waiting != waiting:
-                console.note(console.plain(f"{run.state}: {run.waiting}"))
-            waiting = run.waiting
-    if not quiet and run.state in TERMINAL:
-        why = f": {error_text(run)}" if run.error is not None else "."
-        console.note(console.plain(f"Run {run.id} is {run.state}{why}", keep_lines=True))
-    return run
 
 
 @click.command("open")

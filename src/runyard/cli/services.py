@@ -9,12 +9,12 @@ import click
 from runyard.cli import console
 from runyard.cli.console import Cell
 from runyard.cli.deploy import require_workspace, update, workspace_of, workspace_option
-from runyard.cli.inspecting import follow_run
+from runyard.cli.logs import follow_run
 from runyard.cli.options import json_option
 from runyard.cli.render import failure_text, render_age
 from runyard.cli.scope import Scope
 from runyard.domain.errors import Invalid
-from runyard.domain.services import ServiceAuth, ServiceRecord, ServiceState
+from runyard.domain.services import ServiceAuth, ServiceRecord, ServiceState, revision_roles
 
 if TYPE_CHECKING:
     from runyard.sdk.webservice import Webservice
@@ -243,12 +243,6 @@ def _note(record: ServiceRecord) -> str:
 
 
 def _rows(record: ServiceRecord) -> list[list[Cell]]:
-    known = [
-        *((one, "leaves") for one in record.leaving),
-        *([(record.serving, "serves")] if record.serving else []),
-        *([(record.coming, "is tried")] if record.coming else []),
-        *([(record.failed, "failed")] if record.failed else []),
-    ]
     return [
         [
             Cell(str(revision.number)),
@@ -258,7 +252,7 @@ def _rows(record: ServiceRecord) -> list[list[Cell]]:
             Cell(revision.spec.environment.name if revision.spec.environment else ""),
             Cell(revision.run or ""),
         ]
-        for revision, role in sorted(known, key=lambda pair: pair[0].number)
+        for role, revision in reversed(revision_roles(record))
     ]
 
 

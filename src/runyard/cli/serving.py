@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -15,7 +16,7 @@ from runyard.cli import console
 from runyard.cli.options import json_option
 from runyard.cli.render import render_age
 from runyard.cli.scope import find_settings_anyhow
-from runyard.domain.errors import Conflict, EngineFailed, Unsupported
+from runyard.domain.errors import Conflict, EngineFailed, RunyardError, Unsupported
 from runyard.domain.server import LOCK_TAKEN, ServerInfo
 from runyard.domain.workspaces import WorkspaceRecord, WorkspaceSpec, check_workspace_name
 from runyard.sdk.exceptions import AzureMLException
@@ -139,7 +140,7 @@ def up(detach: bool, as_json: bool) -> None:
 @click.command()
 @json_option
 def down(as_json: bool) -> None:
-    """Stop the server of this home folder; running jobs go on.
+    """Stop the server of this home folder; running jobs and services go on.
 
     \b
     Example:
@@ -147,11 +148,37 @@ def down(as_json: bool) -> None:
     """
     from runyard.sdk import embedded
 
-    stopped = embedded.stop(_embedded_settings("stop"))
+    settings = _embedded_settings("stop")
+    services = _services(settings)
+    stopped = embedded.stop(settings)
     if as_json:
-        console.document({"stopped": stopped})
-    else:
-        console.say("The server has stopped." if stopped else "No server was running.")
+        console.document({"stopped": stopped, "services": services})
+        return
+    console.say("The server has stopped." if stopped else "No server was running.")
+    if services:
+        console.note(
+            f"Services go on without it: {', '.join(services)}. To end one, start the server again "
+            "(runyard up) and say: runyard service rm NAME"
+        )
+
+
+def _services(settings: Settings) -> list[str]:
+    """The names of the services of a server that runs; none if it cannot be asked."""
+    from runyard.domain.services import ServiceRecord
+    from runyard.sdk import embedded
+
+    if embedded.status(settings).server is None:
+        return []
+    names: list[str] = []
+    try:
+        client = embedded.connect(settings)
+        for workspace in client.request("GET", "/api/v1/workspaces", answer=list[WorkspaceRecord]):
+            path = f"/api/v1/workspaces/{quote(workspace.name, safe='')}/services"
+            found = client.request("GET", path, answer=list[ServiceRecord])
+            names += [service.name for service in found if service.serving is not None]
+    except RunyardError:  # it is to stop all the same
+        return []
+    return names
 
 
 @click.command()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from runyard.cli import console
-from runyard.cli.inspecting import follow_run, page_url
+from runyard.cli.inspecting import page_url
+from runyard.cli.logs import follow_run, say_it_goes_on
 from runyard.cli.options import json_option, workspace_options
 from runyard.cli.render import remark
 from runyard.cli.scope import Scope, open_scope, run_path
@@ -215,7 +216,7 @@ def _wait(scope: Scope, record: RunRecord, *, follow: bool) -> RunRecord:
                 timeout_seconds=LONG_POLL_SECONDS + 20,
             )
     except KeyboardInterrupt:
-        console.note(f"\nThe run goes on. Follow it with: runyard logs -f {record.id}")
+        say_it_goes_on(record)
         raise
     if why := remark(record):
         console.note(console.plain(f"Run {record.id} is {record.state}: {why}"))

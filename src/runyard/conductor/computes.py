@@ -6,6 +6,7 @@ The conductor keeps the nodes of a target (`conductor.pools`); here are its name
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from difflib import get_close_matches
 
 import msgspec
 
@@ -23,7 +24,7 @@ from runyard.domain.compute import (
     check_scale,
 )
 from runyard.domain.errors import Conflict, Invalid, NotFound, Stale, Unsupported
-from runyard.domain.runs import LOCAL, RunKind, RunRecord, ScriptSpec
+from runyard.domain.runs import LOCAL, RunKind, RunRecord, ScriptSpec, plural
 from runyard.domain.states import ACTIVE
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.engines.base import Capabilities
@@ -44,10 +45,21 @@ def load_compute(store: Store, workspace: WorkspaceRecord, name: str) -> Compute
         return store.records.get(ComputeRecord, compute_id(workspace, name))
     except NotFound:
         known = [LOCAL, *sorted(one.name for one in list_computes(store, workspace))]
+    if name.lower() == LOCAL:
+        raise NotFound(
+            f"The compute target '{LOCAL}' is no cluster, but the server's machine itself.",
+            why="It is always there, and has no size, nodes or scale to look at or change.",
+            fix=f"Send runs there by its name, compute_target='{LOCAL}', or leave the target out.",
+        )
+    near = get_close_matches(name.lower(), [one.lower() for one in known], 1)
+    likely = next((one for one in known if one.lower() in near), "")
+    create = f"runyard compute create {name} --size STANDARD_D2_V2 --max-nodes 4"
     raise NotFound(
         f"Compute target '{name}' does not exist in workspace '{workspace.name}'.",
         why=f"It has: {', '.join(known)}.",
-        fix=f"Create it with: runyard compute create {name} --size STANDARD_D2_V2 --max-nodes 4",
+        fix=f"Did you mean '{likely}'? If not, make it with: {create}"
+        if likely
+        else f"Use one of these, or make it with: {create}",
     )
 
 
@@ -267,8 +279,8 @@ def delete_compute(store: Store, workspace: WorkspaceRecord, name: str) -> None:
         some = ", ".join(run.id for run in active[:3]) + (", …" if len(active) > 3 else "")
         raise Conflict(
             f"Compute target '{record.name}' is in use.",
-            why=f"{len(active)} unfinished runs are on it or wait for it: {some}.",
-            fix=f"Wait for them, or stop them with: runyard cancel {active[0].id}",
+            why=f"{plural(len(active), 'unfinished run')} on it, or waiting for it: {some}.",
+            fix=f"Wait until they are over, or stop them with: runyard cancel {active[0].id}",
         )
     while True:
         try:

@@ -50,7 +50,7 @@ S = RunState
 
 
 class Outgoing(NamedTuple):
-    """The job of an attempt that failed: another one follows when nothing is left of it."""
+    """A job that failed or was given up: its run keeps the nodes until nothing is left of it."""
 
     run_id: str
     deadline: float  # by the monotonic clock: then it is ended without ceremony
@@ -97,7 +97,7 @@ class Conductor:
         self._unbuilt: dict[str, EnvironmentSpec] = {}  # what runs wait for, in the order they came
         self._stumbled: set[str] = set()  # runs that some trouble kept us from looking after
         self._ended: set[Job] = set()  # jobs of runs that are over, to be cleaned up
-        # Jobs whose run starts anew when nothing is left of them, and how long they have for it.
+        # Jobs whose run waits until nothing is left of them, and how long they have for it.
         self._outgoing: dict[Job, Outgoing] = {}
 
     def start(self) -> None:
@@ -359,16 +359,19 @@ class Conductor:
             job = self._busy.pop(run.id, None)
         if was_busy:
             log.warning("run %s: attempt %d: %s", run.id, failed.attempt, failed.error.message)
-            self._pools.release(run.id)
         if job is not None:
             self._see_out(job, run)
             self._book.stop(job)
         self._children.end(run, S.FAILED, failed.error)
+        return not self._is_leaving(run)
+
+    def _is_leaving(self, run: RunRecord) -> bool:
+        """True while something may be left of a job that was given up."""
         with self._lock:
-            return all(one.run_id != run.id for one in self._outgoing.values())
+            return any(one.run_id == run.id for one in self._outgoing.values())
 
     def _see_out(self, job: Job, run: RunRecord) -> None:
-        """Have the run start anew when nothing is left of that job."""
+        """Have the run hold its nodes, and not start anew, until nothing is left of that job."""
         deadline = time.monotonic() + self._settings.grace_seconds + LEAVING_SECONDS
         self._ended.add(job)
         with self._lock:
@@ -462,11 +465,11 @@ class Conductor:
 
     def _fail_start(self, run: RunRecord, error: RunError) -> None:
         begun = Job(self._engine_key(run), JobId(job_key(run)))  # whatever there is of it
-        self._see_out(begun, run)
         if run.state is S.CANCEL_REQUESTED:
             self._save(lifecycle.move(run, S.CANCELED, now=self._now(), error=error))
         else:
             self._save(lifecycle.end_attempt(run, now=self._now(), error=error))
+        self._see_out(begun, run)
         self.wake(run.id)
 
     def _attend(self, run: RunRecord) -> None:
@@ -517,18 +520,23 @@ class Conductor:
             return
         run = self._save(verdict.run)
         log.warning("run %s: its job is %s. %s", run.id, status.phase, status.detail)
-        if verdict.take_over:
-            with self._lock:
+        with self._lock:
+            job = self._busy.get(run.id)
+            if verdict.take_over:
                 self._busy[run.id] = None
+        if verdict.take_over:
             self._start_job(run)
         else:
+            if job is not None:
+                self._see_out(job, run)  # nobody said that its ranks are over
             self.wake(run.id)
 
     # ---- end ---------------------------------------------------------------------------------
 
     def _release(self, run: RunRecord) -> None:
         """Let go of a run that is over: its slot, its job, its open children, its growing logs."""
-        self._pools.release(run.id)
+        if not self._is_leaving(run):
+            self._pools.release(run.id)
         stored = self._stored_job(run)
         with self._lock:
             job = self._busy.pop(run.id, None) or stored

@@ -391,9 +391,12 @@ def _remove(
 ) -> None:
     try:
         engine.kill(job)  # whatever became of its agent, nothing is left behind
-    except Exception:
+    except Exception as error:
         failed()  # once more, soon: what may still run must not meet a next attempt
-        raise
+        if not isinstance(error, EngineFailed):
+            raise
+        log.warning("job %s: %s", job, error)
+        return
     try:
         engine.forget(job)
     finally:

@@ -5,8 +5,9 @@ registering out of a run copies nothing. Contents are never removed, with a run 
 clean-up that removes any must first ask `ModelRecord`s for theirs.
 """
 
+import itertools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -44,7 +45,7 @@ from runyard.domain.models import (
 )
 from runyard.domain.runs import RunRecord
 from runyard.domain.workspaces import WorkspaceRecord
-from runyard.stores.base import Store, Where, find_all
+from runyard.stores.base import Store, Where, change_record, find_all
 
 FILES_NAMED = 20  # of a run, in an error
 
@@ -212,7 +213,13 @@ def find(
         if wanted.name is None:
             raise Invalid(f"Version {wanted.number} of which model?", fix="Give its name, too.")
         every = find_all(store.records, ModelRecord, where)
-        return ModelPage(models=tuple(one for one in every if one.number == wanted.number))
+        same = (one for one in every if one.number == wanted.number)
+        if wanted.workspace is not None:  # then there is one at most: those before it are not read
+            return ModelPage(models=tuple(itertools.islice(same, 1)))
+        return ModelPage(models=tuple(same))
+    if wanted.latest and None not in (wanted.name, wanted.workspace):
+        newest_one, _ = store.records.find(ModelRecord, where, limit=1)
+        return ModelPage(models=newest_one)
     if wanted.latest:
         newest: dict[tuple[str, str], ModelRecord] = {}
         for one in find_all(store.records, ModelRecord, where):
@@ -239,7 +246,7 @@ def patch(store: Store, model_id: str, asked: ModelPatch, now: datetime) -> Mode
         tags = model.tags if asked.tags is None else asked.tags
         tags = {**tags, **asked.set_tags}
         new = tuple(one for one in asked.add_datasets if one not in model.datasets)
-        return msgspec.structs.replace(
+        changed = msgspec.structs.replace(
             model,
             description=_newer(asked.description, model.description),
             tags={key: value for key, value in tags.items() if key not in asked.remove_tags},
@@ -249,26 +256,13 @@ def patch(store: Store, model_id: str, asked: ModelPatch, now: datetime) -> Mode
             sample_output=_newer(asked.sample_output, model.sample_output),
             resources=asked.resources if asked.resources is not None else model.resources,
         )
+        return model if changed == model else msgspec.structs.replace(changed, modified=now)
 
-    return _change(store, model_id, how, now)
+    return change_record(store.records, ModelRecord, model_id, how)
 
 
 def _newer(new: str | None, old: str | None) -> str | None:
     return old if new is None else new
-
-
-def _change(
-    store: Store, model_id: str, how: Callable[[ModelRecord], ModelRecord], now: datetime
-) -> ModelRecord:
-    while True:
-        model = store.records.get(ModelRecord, model_id)
-        changed = how(model)
-        if changed == model:
-            return model
-        try:
-            return store.records.replace(msgspec.structs.replace(changed, modified=now))
-        except Stale:
-            continue
 
 
 def delete(store: Store, model_id: str, *, services: Sequence[str] = ()) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from runyard.conductor import computes, data
 from runyard.domain.agents import AgentOrders, AgentReport
-from runyard.domain.compute import EngineRef
+from runyard.domain.compute import EngineRef, Machine
 from runyard.domain.errors import BlobsMissing, Conflict, Invalid, NotFound, Stale, Unsupported
 from runyard.domain.files import (
     Manifest,
@@ -24,6 +24,8 @@ from runyard.domain.files import (
     manifest_digest,
 )
 from runyard.domain.runs import (
+    LOCAL,
+    LauncherSpec,
     RunError,
     RunKind,
     RunPatch,
@@ -31,6 +33,7 @@ from runyard.domain.runs import (
     RunSpec,
     ScriptSpec,
     Submission,
+    process_names,
 )
 from runyard.domain.states import TERMINAL, RunState
 from runyard.domain.workspaces import (
@@ -41,6 +44,7 @@ from runyard.domain.workspaces import (
 )
 from runyard.engines.base import Capabilities
 from runyard.planning import lifecycle
+from runyard.planning.sizes import crowding
 from runyard.stores.base import Store, Where
 from runyard_runtime import launchers
 
@@ -54,8 +58,12 @@ def submit(
     submission: Submission,
     now: datetime,
     capabilities_of: Callable[[EngineRef | None], Capabilities] = _one_node,
+    machine: Machine | None = None,
 ) -> RunRecord:
-    """Keep a new run, ready to be taken up by the conductor, if its target's engine can do it."""
+    """Keep a new run, ready to be taken up by the conductor, if its target's engine can do it.
+
+    `machine` is what the target `local` is, for a warning to who asks too much of it.
+    """
     spec = submission.spec
     workspace = load_workspace(store, spec.workspace)
     ensure_experiment(store, workspace, spec.experiment, now)
@@ -73,6 +81,9 @@ def submit(
     run = new_run(msgspec.structs.replace(spec, kind=kind), now)
     if used:
         run = msgspec.structs.replace(run, properties={**run.properties, **used})
+    if spec.script is not None and spec.script.target == LOCAL and machine is not None:
+        processes = len(process_names(spec.script.launcher))
+        run = msgspec.structs.replace(run, warnings=crowding(processes, machine))
     return store.records.insert(run)
 
 
@@ -134,6 +145,7 @@ _PLAIN_PART = re.compile(r"[^/\x00]+")
 
 
 MAX_NODES = 10_000
+MAX_PROCESSES = 100_000  # of all nodes together: each is planned, and has a log
 MAX_RESTARTS = 100  # every attempt stays in the run's record
 
 
@@ -151,10 +163,23 @@ def _check_script(script: ScriptSpec) -> None:
         )
     if not 1 <= launcher.nodes <= MAX_NODES:
         raise Invalid(f"A run has 1 to {MAX_NODES} nodes, not {launcher.nodes}.")
+    _check_processes(launcher)
     if not 0 <= script.max_restarts <= MAX_RESTARTS:
         raise Invalid(
             f"max_restarts={script.max_restarts} makes no sense.",
             why=f"It is a whole number from 0 to {MAX_RESTARTS}.",
+        )
+
+
+def _check_processes(launcher: LauncherSpec) -> None:
+    for name, least in (("processes_per_node", 1), ("workers", 1), ("parameter_servers", 0)):
+        if (value := getattr(launcher, name)) < least:
+            raise Invalid(f"A run has at least {least} {name}, not {value}.")
+    each = launcher.nodes * launcher.processes_per_node
+    if max(each, launcher.workers + launcher.parameter_servers) > MAX_PROCESSES:
+        raise Invalid(
+            f"A run has at most {MAX_PROCESSES} processes.",
+            fix="Ask for fewer nodes, processes_per_node, workers or parameter_servers.",
         )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from runyard.conductor.runs import keep_snapshot
 from runyard.data.sealing import seal, unseal
 from runyard.domain.environments import EnvironmentSpec
-from runyard.domain.errors import Conflict, Invalid, NotFound, Stale, Unsupported
+from runyard.domain.errors import Conflict, Invalid, NotFound, Unsupported
 from runyard.domain.files import FileInfo, Manifest, decode_manifest
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import RunRecord
@@ -32,11 +32,14 @@ from runyard.domain.services import (
     ServiceToken,
     check_service_name,
     check_uid,
+    last_revision,
+    with_access,
+    with_spec,
 )
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.planning import no_code
 from runyard.serving.access import mint_token
-from runyard.stores.base import Store, Where, find_all
+from runyard.stores.base import Store, Where, change_record, find_all
 
 _TOKEN_LIFE = timedelta(hours=12)
 _TOKEN_REFRESH = timedelta(hours=11)
@@ -101,10 +104,9 @@ def create_service(
         there = store.records.get(ServiceRecord, service_id(workspace, name))
     except NotFound:
         return _insert(store, workspace, name, draft, secret=secret, host=host, now=now)
-    if there.uid == draft.uid:
+    if draft.uid is not None and (there.uid == draft.uid or _was_asked(there, draft.uid)):
         return there  # an earlier attempt arrived, and only its answer was lost
-    if there.deleting:
-        raise Conflict(f"Service '{name}' is being deleted.", fix="Try again in a moment.")
+    _check_lives(there)
     if not draft.overwrite:
         raise Conflict(
             f"Service '{name}' exists already.",
@@ -112,13 +114,15 @@ def create_service(
             fix="Deploy with overwrite=True (--overwrite), update it, or choose another name.",
         )
 
-    given = {"primary": draft.primary_key, "secondary": draft.secondary_key}
+    _check_port(there, draft.access.port)
 
     def how(service: ServiceRecord) -> ServiceRecord:
-        keys = {**open_secrets(service, secret), **{k: key for k, key in given.items() if key}}
+        _check_lives(service)
+        if draft.uid is not None and _was_asked(service, draft.uid):
+            return service
         return msgspec.structs.replace(
-            _with_revision(service, draft.spec, now),
-            secret=seal(keys, secret) if any(given.values()) else service.secret,
+            _with_revision(service, draft.spec, now, draft.uid),
+            secret=_overwritten_secret(service, draft, secret),
             access=msgspec.structs.replace(draft.access, port=service.access.port),
             compute_type=draft.compute_type,
             description=draft.description,
@@ -127,7 +131,46 @@ def create_service(
             details=draft.details,
         )
 
-    return change(store, there.id, how)
+    return _change(store, there.id, how)
+
+
+def _was_asked(service: ServiceRecord, request: str) -> bool:
+    """Whether this very request has made a revision already."""
+    revisions = (service.serving, service.coming, service.failed, *service.leaving)
+    return any(one is not None and one.request == request for one in revisions)
+
+
+def _check_lives(service: ServiceRecord) -> None:
+    if service.deleting:
+        raise Conflict(f"Service '{service.name}' is being deleted.", fix="Try again in a moment.")
+
+
+def _check_port(service: ServiceRecord, port: int | None) -> None:
+    if port not in (None, service.port):
+        raise Invalid(
+            f"Service '{service.name}' keeps its port, {service.port}.",
+            fix=f"Delete the service and deploy it on port {port}, or ask for no port.",
+        )
+
+
+def _new_keys(draft: ServiceDraft) -> dict[str, str]:
+    return {
+        "primary": draft.primary_key or secrets.token_urlsafe(_KEY_BYTES),
+        "secondary": draft.secondary_key or secrets.token_urlsafe(_KEY_BYTES),
+        "tokens": secrets.token_hex(32),
+        "control": secrets.token_hex(16),
+    }
+
+
+def _overwritten_secret(service: ServiceRecord, draft: ServiceDraft, secret: bytes) -> str:
+    """The sealed keys of a service that is deployed anew: it keeps those that are not given."""
+    given = {"primary": draft.primary_key, "secondary": draft.secondary_key}
+    try:
+        known = open_secrets(service, secret)
+    except Conflict:  # they were sealed by another server: nobody will ever read them
+        return seal(_new_keys(draft), secret)
+    keys = {**known, **{name: key for name, key in given.items() if key}}
+    return seal(keys, secret) if keys != known else service.secret
 
 
 def _insert(
@@ -140,23 +183,21 @@ def _insert(
     host: str,
     now: datetime,
 ) -> ServiceRecord:
-    taken = {service.port for service in list_services(store, None)}
-    keys = {
-        "primary": draft.primary_key or secrets.token_urlsafe(_KEY_BYTES),
-        "secondary": draft.secondary_key or secrets.token_urlsafe(_KEY_BYTES),
-        "tokens": secrets.token_hex(32),
-        "control": secrets.token_hex(16),
-    }
+    others = list_services(store, None)
+    uid = check_uid(draft.uid) if draft.uid is not None else uuid.uuid4().hex
+    if any(other.uid == uid for other in others):
+        raise Conflict(f"The uid '{uid}' is that of another service.", fix="Choose another uid.")
+    taken = {service.port for service in others}
     record = ServiceRecord(
         id=service_id(workspace, name),
-        uid=check_uid(draft.uid) if draft.uid is not None else uuid.uuid4().hex,
+        uid=uid,
         workspace=workspace.name,
         name=name,
         created=now,
         modified=now,
         access=draft.access,
         port=_choose_port(host, draft.access.port, taken),
-        secret=seal(keys, secret),
+        secret=seal(_new_keys(draft), secret),
         compute_type=draft.compute_type,
         description=draft.description,
         tags=draft.tags,
@@ -164,10 +205,12 @@ def _insert(
         details=draft.details,
         created_by=draft.created_by,
     )
-    return store.records.insert(_with_revision(record, draft.spec, now))
+    return store.records.insert(_with_revision(record, draft.spec, now, uid))
 
 
-def _with_revision(service: ServiceRecord, spec: ServiceSpec, now: datetime) -> ServiceRecord:
+def _with_revision(
+    service: ServiceRecord, spec: ServiceSpec, now: datetime, request: str | None
+) -> ServiceRecord:
     """The service with a new revision to try; one that was being tried goes."""
     made = service.made + 1
     leaving = service.leaving
@@ -178,9 +221,10 @@ def _with_revision(service: ServiceRecord, spec: ServiceSpec, now: datetime) -> 
         state=ServiceState.TRANSITIONING,
         waiting="its workers are about to start",
         made=made,
-        coming=Revision(number=made, spec=spec, created=now),
+        coming=Revision(number=made, spec=spec, created=now, request=request),
         leaving=leaving,
         front_starts=0,
+        front_failed_at=None,
         error=None,
         modified=now,
     )
@@ -190,39 +234,42 @@ def update_service(
     store: Store, workspace: WorkspaceRecord, name: str, patch: ServicePatch, now: datetime
 ) -> ServiceRecord:
     """Change a service; a new `spec` is tried beside the present one."""
-    service = load_service(store, workspace, name)
-    if patch.spec is not None:
-        spec = settle_spec(store, workspace, _inherit(service, patch.spec), patch.manifest)
-        patch = msgspec.structs.replace(patch, spec=spec)
-    if patch.access is not None and patch.access.port not in (None, service.port):
-        raise Invalid(
-            "A service keeps its port.", fix="Delete the service and deploy it with another port."
-        )
 
     def how(record: ServiceRecord) -> ServiceRecord:
+        _check_lives(record)
+        if patch.request is not None and _was_asked(record, patch.request):
+            return record
+        access, tags = record.access, record.tags if patch.tags is None else patch.tags
+        if patch.access is not None:
+            _check_port(record, patch.access.port)
+            # The port that was asked for at first stays: None is "any".
+            access = msgspec.structs.replace(with_access(access, patch.access), port=access.port)
         if patch.spec is not None:
-            record = _with_revision(record, patch.spec, now)
+            asked = with_spec(_load_last(record).spec, patch.spec)
+            spec = settle_spec(store, workspace, asked, patch.manifest)
+            record = _with_revision(record, spec, now, patch.request)
+        tags = {**tags, **patch.set_tags}
         return msgspec.structs.replace(
             record,
-            access=patch.access or record.access,
+            access=access,
             description=record.description if patch.description is None else patch.description,
-            tags=record.tags if patch.tags is None else patch.tags,
+            tags={key: value for key, value in tags.items() if key not in patch.remove_tags},
             properties={**record.properties, **patch.properties},
             details={**record.details, **patch.details},
             modified=now,
         )
 
-    return change(store, service.id, how)
+    return _change(store, load_service(store, workspace, name).id, how)
 
 
-def _inherit(service: ServiceRecord, spec: ServiceSpec) -> ServiceSpec:
-    """The spec with the environment of the last one, if that has the same code: what is shown of it
-    lacks passwords, so nobody could send it back."""
-    last = service.coming or service.serving or service.failed
-    if last is None or spec.environment is not None or spec.entry_script is None:
-        return spec
-    same = (spec.entry_script, spec.snapshot) == (last.spec.entry_script, last.spec.snapshot)
-    return msgspec.structs.replace(spec, environment=last.spec.environment) if same else spec
+def _load_last(service: ServiceRecord) -> Revision:
+    last = last_revision(service)
+    if last is None:
+        raise Conflict(
+            f"Service '{service.name}' has nothing that could be started again or changed.",
+            fix="Deploy it with overwrite=True.",
+        )
+    return last
 
 
 def restart_service(
@@ -231,27 +278,26 @@ def restart_service(
     """Try what the service serves once more, in new processes: v1's `reload`."""
 
     def how(record: ServiceRecord) -> ServiceRecord:
-        last = record.coming or record.serving or record.failed
-        if last is None:
-            raise Conflict(
-                f"Service '{name}' has nothing to start again.",
-                why="Its front end never came up.",
-                fix="Deploy it with overwrite=True.",
-            )
-        return _with_revision(record, last.spec, now)
+        _check_lives(record)
+        # What it was made of may be gone since: that is said now, not by its workers.
+        spec = settle_spec(store, workspace, _load_last(record).spec, None)
+        return _with_revision(record, spec, now, None)
 
-    return change(store, load_service(store, workspace, name).id, how)
+    return _change(store, load_service(store, workspace, name).id, how)
 
 
 def delete_service(
     store: Store, workspace: WorkspaceRecord, name: str, now: datetime
 ) -> ServiceRecord:
     """Ask for the service's end."""
+    service = load_service(store, workspace, name)
 
     def how(record: ServiceRecord) -> ServiceRecord:
+        if record.uid != service.uid:
+            return record  # another one, made since: it was not meant
         return msgspec.structs.replace(record, deleting=True, modified=now)
 
-    return change(store, load_service(store, workspace, name).id, how)
+    return _change(store, service.id, how)
 
 
 def settle_spec(
@@ -338,17 +384,8 @@ def _check_script(store: Store, spec: ServiceSpec, manifest: Manifest | None) ->
         )
 
 
-def change(store: Store, id: str, how: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord:
-    """Apply a pure change to a service, again if somebody else changed it meanwhile."""
-    while True:
-        record = store.records.get(ServiceRecord, id)
-        changed = how(record)
-        if changed == record:
-            return record
-        try:
-            return store.records.replace(changed)
-        except Stale:
-            continue
+def _change(store: Store, id: str, how: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord:
+    return change_record(store.records, ServiceRecord, id, how)
 
 
 def read_logs(store: Store, service: ServiceRecord, lines: int) -> str:
@@ -397,10 +434,11 @@ def set_key(
     new = key or secrets.token_urlsafe(_KEY_BYTES)
 
     def how(record: ServiceRecord) -> ServiceRecord:
+        _check_lives(record)
         known = {**open_secrets(record, secret), which: new}
         return msgspec.structs.replace(record, secret=seal(known, secret))
 
-    return change(store, service.id, how)
+    return _change(store, service.id, how)
 
 
 def make_token(service: ServiceRecord, secret: bytes, now: datetime) -> ServiceToken:

@@ -11,28 +11,27 @@ import hashlib
 import http.client
 import json
 import logging
-import os
-import shutil
 import socket
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from datetime import datetime, timedelta
 
 import msgspec
 
-from runyard.conductor import runs, services
+from runyard.conductor import runs, service_sockets, services
 from runyard.conductor.changes import Changes
+from runyard.conductor.service_asking import ask_front
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Conflict, NotFound, Stale
 from runyard.domain.files import FileEntry, Manifest, decode_manifest
-from runyard.domain.models import ModelRecord
-from runyard.domain.runs import LauncherSpec, RunKind, RunRecord, RunSpec, ScriptSpec
+from runyard.domain.models import MODELS_FOLDER, ModelRecord
+from runyard.domain.runs import LauncherSpec, RunError, RunKind, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.services import Revision, ServiceRecord, ServiceState
 from runyard.domain.states import RunState
-from runyard.planning.services import FRONT, Seen, Step, plan_service
+from runyard.planning.services import FRONT, Seen, Step, give_up, plan_service
 from runyard.serving.access import hash_key
 from runyard.settings import Settings
 from runyard.stores.base import Store
@@ -40,18 +39,26 @@ from runyard_runtime import job_folder, scoring_wire, wire
 
 log = logging.getLogger(__name__)
 
-MODELS_DIR = "azureml-models"
 SCORING_FILE = "runyard-scoring.json"
 _EXPERIMENT = "services"  # of the runs that stand for a service's processes; never listed
 # Seconds until the next look: something has just changed, something is waited for, all is well.
 _NEXT_LOOK, _BUSY_LOOK, _QUIET_LOOK = 0.02, 0.1, 2.0
-_ANSWER_SECONDS = 2.0  # for a process on this machine
-_LONGEST_SOCKET_PATH = 100  # the kernel takes 107 bytes
+_ANSWER_SECONDS = 2.0  # for all the processes of a service together, which are on this machine
+_ROUND_SECONDS = 0.5  # for all services; whoever answers later is heard in a later round
+_ASKERS = 8  # services that are asked at a time
 _MEGABYTE = 2**20
 # Of the machine, not of the user's environment: the front end is the platform's own program.
 _FRONT_ENVIRONMENT = EnvironmentSpec(
     name="runyard-front-end", user_managed=True, interpreter=sys.executable
 )
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What the processes of a service say of themselves."""
+
+    version: int  # of the record that they were asked by
+    front: dict[str, object] | None = None  # None: it does not answer
+    coming: int = 0  # workers of the revision being tried that have loaded the model
 
 
 class Serving:
@@ -76,6 +83,7 @@ class Serving:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._written: dict[str, bytes] = {}  # what the front end of a service was told last
+        self._models: dict[str, dict[str, str]] = {}  # names and versions, which never change
         self._thread = threading.Thread(target=self._work, name="services", daemon=True)
 
     def start(self) -> None:
@@ -94,10 +102,31 @@ class Serving:
         self._woken.set()
 
     def _work(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            pauses = [self._attend(service) for service in self._load()]
-            self._woken.wait(min(pauses, default=_QUIET_LOOK))
+        asked: dict[str, Future[Sight]] = {}
+        with ThreadPoolExecutor(_ASKERS, thread_name_prefix="services") as pool:
+            while not self._stopping.is_set():
+                self._woken.clear()
+                self._woken.wait(self._look(pool, asked))
+
+    def _look(self, pool: Executor, asked: dict[str, Future[Sight]]) -> float:
+        """Look after every service once; the seconds until the next time. A service that takes
+        long to say how it is stays in `asked`, and keeps no other one waiting."""
+        found = {service.id: service for service in self._load()}
+        for gone in asked.keys() - found.keys():
+            del asked[gone]
+        for service in found.values():
+            if service.id not in asked:
+                asked[service.id] = pool.submit(self._ask, service)
+        pauses = [_QUIET_LOOK]
+        waiting = {future: found[id] for id, future in asked.items()}
+        try:
+            for future in as_completed(waiting, timeout=_ROUND_SECONDS):
+                service = waiting[future]
+                del asked[service.id]
+                pauses.append(self._attend(service, future))
+        except TimeoutError:
+            pauses.append(_BUSY_LOOK)
+        return min(pauses)
 
     def _load(self) -> list[ServiceRecord]:
         try:
@@ -106,10 +135,13 @@ class Serving:
             log.exception("services cannot be looked after")
             return []
 
-    def _attend(self, service: ServiceRecord) -> float:
+    def _attend(self, service: ServiceRecord, future: Future[Sight]) -> float:
         """Do what the service needs next; the seconds until it should be looked at again."""
         try:
-            step = self._plan(service)
+            sight = future.result()
+            if sight.version != service.version:
+                return _NEXT_LOOK  # they were asked by what is no longer true
+            step = self._plan(service, sight)
             self._carry_out(service, step)
             if step.service != service:
                 return _NEXT_LOOK
@@ -126,18 +158,40 @@ class Serving:
 
     # ---- see ---------------------------------------------------------------------------------
 
-    def _plan(self, service: ServiceRecord) -> Step:
-        control = services.open_secrets(service, self._secret)["control"]
-        status = self._ask_front(service, control)
+    def _ask(self, service: ServiceRecord) -> Sight:
+        """Ask the service's processes how they are. In a thread that may wait for them."""
+        keys = self._open(service)
+        if service.deleting or isinstance(keys, RunError):
+            return Sight(version=service.version)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        front = None if service.front is None else self._ask_front(service, keys["control"])
+        up = 0
+        if service.coming is not None and service.coming.run is not None:
+            for path in self._sockets(service, service.coming):
+                up += _says_hello(path, deadline - time.monotonic())
+        return Sight(version=service.version, front=front, coming=up)
+
+    def _open(self, service: ServiceRecord) -> dict[str, str] | RunError:
+        """The keys of the service, or why they cannot be read."""
+        try:
+            return services.open_secrets(service, self._secret)
+        except Conflict as problem:
+            words = " ".join(part for part in (str(problem), problem.why, problem.fix) if part)
+            return RunError(code="CredentialsUnreadable", message=words)
+
+    def _plan(self, service: ServiceRecord, sight: Sight) -> Step:
+        keys = self._open(service)
+        if isinstance(keys, RunError) and not service.deleting:
+            return Step(service=_given_up(service, keys))
         seen: dict[str, Seen] = {}
         if service.front is not None:
-            self._see(seen, service.front, is_ready=status is not None, answering=1)
-        told = _revisions(status)
+            self._see(seen, service.front, is_ready=sight.front is not None, answering=1)
+        told = _revisions(sight.front)
         for revision in _all_revisions(service):
             if revision.run is None:
                 continue
             if revision is service.coming:
-                up = sum(_says_hello(path) for path in self._sockets(service, revision))
+                up = sight.coming
             else:
                 up = told.get(revision.number, {}).get("ready_workers", 0)
             whole = up >= revision.spec.replicas
@@ -146,7 +200,8 @@ class Serving:
         serving = service.serving.number if service.serving is not None else None
         if serving is not None and told.get(serving, {}).get("ready_workers", 0) < 1:
             in_use += [revision.number for revision in service.leaving]  # not taken over yet
-        return plan_service(service, seen, in_use, self._now())
+        patience = timedelta(seconds=self._settings.service_start_seconds)
+        return plan_service(service, seen, in_use, self._now(), patience)
 
     def _see(self, seen: dict[str, Seen], run_id: str, *, is_ready: bool, answering: int) -> None:
         try:
@@ -157,26 +212,25 @@ class Serving:
             state=run.state,
             error=run.error,
             waiting=run.waiting,
+            started=run.started,
             is_ready=is_ready and run.state is RunState.RUNNING,
             is_answering=answering > 0,
         )
 
     def _ask_front(self, service: ServiceRecord, control: str) -> dict[str, object] | None:
         """What the front end says of itself; None if it does not answer."""
-        if service.front is None:
-            return None
-        link = http.client.HTTPConnection(
-            near(self._settings.host), service.port, timeout=_ANSWER_SECONDS
-        )
         try:
-            link.request("GET", "/_runyard/status", headers={"Authorization": f"Bearer {control}"})
-            answer = link.getresponse()
-            body = answer.read()
-            return json.loads(body) if answer.status == http.client.OK else None
+            status, body = ask_front(
+                self._settings.host,
+                service.port,
+                "GET",
+                "/_runyard/status",
+                headers={"Authorization": f"Bearer {control}"},
+                seconds=_ANSWER_SECONDS,
+            )
+            return json.loads(body) if status == http.client.OK else None
         except (OSError, http.client.HTTPException, ValueError):
             return None
-        finally:
-            link.close()
 
     # ---- do ----------------------------------------------------------------------------------
 
@@ -193,15 +247,36 @@ class Serving:
             self._changes.notify(service.id)
             if service.state != before.state:
                 log.info("service %s is %s", service.name, service.state)
-        self._tell_front(service)
+        if not service.deleting:
+            self._tell_front(service)
         for number in step.start:
-            run = self._front_run(service) if number == FRONT else self._worker_run(service, number)
-            with contextlib.suppress(Conflict):  # an earlier server came as far as this
-                self._store.records.insert(run)
-            self._wake_run(run.id)
+            try:
+                self._start(service, number)
+            except NotFound as problem:
+                service = self._without_content(service, number, problem)
         for run_id in step.end:
             runs.cancel(self._store, run_id, self._now())
             self._wake_run(run_id)
+
+    def _start(self, service: ServiceRecord, number: int) -> None:
+        run = self._front_run(service) if number == FRONT else self._worker_run(service, number)
+        with contextlib.suppress(Conflict):  # an earlier server came as far as this
+            self._store.records.insert(run)
+        self._wake_run(run.id)
+
+    def _without_content(
+        self, service: ServiceRecord, number: int, problem: NotFound
+    ) -> ServiceRecord:
+        """The service after a start that could not be: its model or code is gone."""
+        message = f"{problem} Register or deploy it again."
+        error = RunError(code="ContentMissing", message=message)
+        if service.coming is not None and service.coming.number == number:
+            changed = _given_up(service, error)
+        else:
+            changed = msgspec.structs.replace(service, error=error)
+        changed = self._store.records.replace(changed)
+        self._changes.notify(changed.id)
+        return changed
 
     def _with_run(self, service: ServiceRecord, number: int) -> ServiceRecord:
         """The service with the name of the run that is about to be started for it."""
@@ -219,7 +294,9 @@ class Serving:
 
     def _tell_front(self, service: ServiceRecord) -> None:
         """Have what the front end is to do in its folder."""
-        known = services.open_secrets(service, self._secret)
+        known = self._open(service)
+        if isinstance(known, RunError):
+            return  # the record says so
         access = service.access
         told = {
             "name": service.name,
@@ -255,14 +332,18 @@ class Serving:
         self._written[service.id] = data
 
     def _names(self, revision: Revision) -> list[dict[str, str]]:
-        found = (self._store.records.get(ModelRecord, id) for id in revision.spec.models)
-        return [{"name": model.name, "version": str(model.number)} for model in found]
+        for id in revision.spec.models:
+            if id not in self._models:
+                with contextlib.suppress(NotFound):  # removed, and still served
+                    model = self._store.records.get(ModelRecord, id)
+                    self._models[id] = {"name": model.name, "version": str(model.number)}
+        return [self._models[id] for id in revision.spec.models if id in self._models]
 
     def _sockets(self, service: ServiceRecord, revision: Revision) -> list[str]:
-        """Where the workers of a revision listen."""
-        folder = self._folder / service.uid
-        if len(os.fsencode(str(folder))) > _LONGEST_SOCKET_PATH - 20:
-            folder = Path(tempfile.gettempdir()) / f"runyard-{service.uid[:12]}"
+        """Where the workers of a revision listen; nowhere if none can have been started."""
+        folder = service_sockets.find_folder(self._folder / service.uid)
+        if folder is None:
+            return []
         numbers = range(revision.spec.replicas)
         return [str(folder / f"r{revision.number}w{number}.sock") for number in numbers]
 
@@ -284,8 +365,8 @@ class Serving:
         revision = next(one for one in found if one.number == number)
         spec = revision.spec
         assert spec.environment is not None  # chosen when the service was asked for
+        service_sockets.make_folder(self._folder / service.uid)
         sockets = self._sockets(service, revision)
-        Path(sockets[0]).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         variables = {**spec.variables, "AML_APP_ROOT": "."}
         if spec.cores is not None:
             variables.setdefault("OMP_NUM_THREADS", str(max(1, int(spec.cores))))
@@ -313,28 +394,27 @@ class Serving:
     def _tree(self, snapshot: str | None, revision: Revision, sockets: Sequence[str]) -> Manifest:
         """The files of a worker's folder: the user's code, the models, and what it is to do."""
         entries: list[FileEntry] = []
+        models = [self._store.records.get(ModelRecord, id) for id in revision.spec.models]
+        bases = [f"{MODELS_FOLDER}/{model.name}/{model.number}" for model in models]
         if snapshot is not None:
             source = decode_manifest(b"".join(self._store.blobs.open(snapshot)))
-            own = (f"{MODELS_DIR}/", SCORING_FILE)
-            entries += [entry for entry in source if not entry.path.startswith(own)]
-        models = [self._store.records.get(ModelRecord, id) for id in revision.spec.models]
-        for model in models:
-            base = f"{MODELS_DIR}/{model.name}/{model.number}"
+            entries += without_paths(source, (*bases, SCORING_FILE))
+        for model, base in zip(models, bases, strict=True):
             entries += [
                 msgspec.structs.replace(entry, path=f"{base}/{entry.path}")
                 for entry in model.manifest
             ]
         told = {
             "scorer": revision.spec.scorer,
-            "models_dir": MODELS_DIR,
+            "models_dir": MODELS_FOLDER,
             "models": [
                 {
                     "name": model.name,
                     "version": str(model.number),
-                    "path": f"{MODELS_DIR}/{model.name}/{model.number}",
+                    "path": base,
                     "is_folder": model.is_folder,
                 }
-                for model in models
+                for model, base in zip(models, bases, strict=True)
             ],
             "entry_script": revision.spec.entry_script,
             "source_directory": ".",
@@ -348,7 +428,7 @@ class Serving:
 
     def _remove(self, service: ServiceRecord) -> None:
         """Nothing of the service runs any more: forget it."""
-        shutil.rmtree(self._folder / service.uid, ignore_errors=True)
+        service_sockets.remove_folders(self._folder / service.uid)
         self._written.pop(service.id, None)
         with contextlib.suppress(NotFound):
             self._store.records.delete(service)
@@ -358,7 +438,27 @@ class Serving:
 
 def _all_revisions(service: ServiceRecord) -> list[Revision]:
     found = (service.serving, service.coming, *service.leaving)
-    return [revision for revision in found if revision is not None]
+    revisions = [revision for revision in found if revision is not None]
+    if service.deleting and service.failed is not None:
+        revisions.append(service.failed)  # it may have been given up with its workers alive
+    return revisions
+
+
+def _given_up(service: ServiceRecord, error: RunError) -> ServiceRecord:
+    """The service without what was being tried; what serves goes on."""
+    state = ServiceState.FAILED if service.serving is None else service.state
+    return msgspec.structs.replace(give_up(service, error), state=state, waiting="")
+
+
+def without_paths(tree: Manifest, taken: Sequence[str]) -> list[FileEntry]:
+    """The files that are in nobody's way: not at, below or in place of a folder above `taken`."""
+
+    def is_free(path: str) -> bool:
+        return not any(
+            f"{path}/".startswith(f"{other}/") or other.startswith(f"{path}/") for other in taken
+        )
+
+    return [entry for entry in tree if is_free(entry.path)]
 
 
 def _revisions(status: Mapping[str, object] | None) -> dict[int, dict[str, int]]:
@@ -369,18 +469,15 @@ def _revisions(status: Mapping[str, object] | None) -> dict[int, dict[str, int]]
     return {int(number): facts for number, facts in told.items() if isinstance(facts, dict)}
 
 
-def _says_hello(path: str) -> bool:
+def _says_hello(path: str, seconds: float) -> bool:
     """True if a worker listens there and has loaded its model."""
+    if seconds <= 0:
+        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(_ANSWER_SECONDS)
+        link.settimeout(seconds)
         try:
             link.connect(path)
             with link.makefile("rb") as stream:
                 return bool(scoring_wire.read_hello(stream))
         except (OSError, ValueError, scoring_wire.Broken):
             return False
-
-
-def near(host: str) -> str:
-    """The address by which this machine reaches what listens on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

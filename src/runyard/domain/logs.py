@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from runyard.domain.errors import NotFound
-from runyard.domain.runs import LauncherSpec
+from runyard.domain.runs import LauncherSpec, RunRecord, failed_process, process_names
 
 _NUMBERED = re.compile(r"azureml-logs/(\d\d).*\.txt")
 _FIRST = re.compile(r"(?<!_ps)_(?:rank_|worker_)?0\.txt$")
@@ -23,7 +23,8 @@ class LogText(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_log(launcher: LauncherSpec, rank: str) -> str:
     """The log of a rank, given as a number or as the name of a TensorFlow task (`ps_0`)."""
-    names = _rank_names(launcher)
+    names = process_names(launcher)
+    names = names if len(names) > 1 else [""]
     if rank.isdecimal() and int(rank) < len(names):
         rank = names[int(rank)]
     if rank not in names:
@@ -38,15 +39,19 @@ def rank_log(launcher: LauncherSpec, rank: str) -> str:
     return f"azureml-logs/70_driver_log{'_' + rank if rank else ''}.txt"
 
 
-def _rank_names(launcher: LauncherSpec) -> list[str]:
-    """What the logs of all ranks end with, in the order of the ranks."""
-    if launcher.kind == "tensorflow":
-        names = [f"worker_{index}" for index in range(launcher.workers)]
-        names += [f"ps_{index}" for index in range(launcher.parameter_servers)]
-    else:
-        each = 1 if launcher.kind == "single" else launcher.nodes * launcher.processes_per_node
-        names = [str(rank) for rank in range(each)]
-    return names if len(names) > 1 else [""]
+def failed_log(run: RunRecord) -> str | None:
+    """The log of the process that made the run fail, where it has several."""
+    failed = failed_process(run)
+    return rank_log(run.spec.script.launcher, failed) if failed and run.spec.script else None
+
+
+def find_log(names: Iterable[str], wanted: str) -> str | None:
+    """The log that a person means: its path, or a base name that only one has; None if none."""
+    known = list(names)
+    if wanted in known:
+        return wanted
+    found = [name for name in known if name.rpartition("/")[2] == wanted]
+    return found[0] if len(found) == 1 else None
 
 
 def log_to_follow(names: Iterable[str], *, is_over: bool = True) -> str | None:

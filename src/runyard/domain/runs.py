@@ -1,5 +1,6 @@
 """A run: what was asked (`RunSpec`) and what the platform knows of it (`RunRecord`)."""
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from signal import Signals
@@ -144,12 +145,69 @@ def attempt_words(run: RunRecord) -> str:
     return f"attempt {run.attempt} of {run.spec.script.max_restarts + 1}"
 
 
+def process_names(launcher: LauncherSpec) -> list[str]:
+    """What the processes of a run are called, in the order of their ranks: 0, 1, or worker_0, …"""
+    if launcher.kind == "tensorflow":
+        names = [f"worker_{index}" for index in range(launcher.workers)]
+        return names + [f"ps_{index}" for index in range(launcher.parameter_servers)]
+    each = 1 if launcher.kind == "single" else launcher.nodes * launcher.processes_per_node
+    return [str(rank) for rank in range(each)]
+
+
+_KINDS = {"mpi": "MPI", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}
+
+
+def launcher_words(launcher: LauncherSpec) -> str:
+    """How a run's processes are laid out: their kind, nodes and number; empty for a plain one."""
+    kind, nodes = _KINDS.get(launcher.kind, ""), plural(launcher.nodes, "node")
+    if not kind:
+        return ""
+    if launcher.kind == "tensorflow":
+        tasks = plural(launcher.workers, "worker")
+        if launcher.parameter_servers:
+            tasks += f" and {plural(launcher.parameter_servers, 'parameter server')}"
+        return f"{kind}, {tasks} on {nodes}"
+    backend = f" ({launcher.backend})" if launcher.backend else ""
+    each = plural(launcher.processes_per_node, "process", "processes")
+    return f"{kind}{backend}, {nodes} × {each}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A number of things: 1 node, 2 nodes."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def failed_process(run: RunRecord) -> str:
+    """The name of the process that failed, where the run has several; else empty."""
+    if run.error is None or run.error.rank is None or run.spec.script is None:
+        return ""
+    names = process_names(run.spec.script.launcher)
+    return names[run.error.rank] if 1 < len(names) > run.error.rank else ""
+
+
+def log_command(run: RunRecord) -> str:
+    """What to type to see why a run failed: the log of the process that did."""
+    failed = failed_process(run)
+    return f"runyard logs {run.id}" + (f" --rank {failed}" if failed else "")
+
+
+# How messages of the agents begin that say whose they are.
+_NAMES_ITSELF = re.compile(r"(?:Rank \d+|worker_\d+|ps_\d+)\b")
+
+
 def error_place(error: RunError) -> list[str]:
-    """Where it happened and how the process ended: rank 3, node 1, signal SIGKILL."""
-    place = [] if error.rank is None else [f"rank {error.rank}"]
-    place += [] if error.node is None else [f"node {error.node}"]
+    """Where it happened and how the process ended: rank 3, node 1, signal SIGKILL.
+
+    What the error's own words say is not said again.
+    """
+    place = []
+    if not _NAMES_ITSELF.match(error.message):
+        place += [] if error.rank is None else [f"rank {error.rank}"]
+        place += [] if error.node is None else [f"node {error.node}"]
     if error.exit_code is not None:
-        place.append(exit_words(error.exit_code))
+        words = exit_words(error.exit_code)
+        if not re.search(rf"\b{re.escape(words)}\b", error.message):
+            place.append(words)
     return place
 
 

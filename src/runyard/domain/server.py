@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from runyard.domain.compute import Machine
+
 ADDRESS_FILE = "server.json"  # a `ServerInfo`, written when the server is ready
 TOKEN_FILE = "token"  # the owner's token, mode 0600
 SERVER_LOCK = "server.lock"  # held (flock) by the server for its lifetime
@@ -23,3 +25,5 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     database: str = ""  # its kind: sqlite, postgresql
     active: dict[str, int] = {}  # unfinished runs by state; not in the file
+    machine: Machine | None = None  # what the target `local` is; not in the file
+    slots: int = 0  # how many runs work there at a time; not in the file

@@ -82,14 +82,47 @@ class ServiceDraft(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str = ""
 
 
-class ServicePatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A change: what is None stays. With `spec` a new revision is tried."""
+class SpecPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next revision has of its own; what is None is as in the last one."""
 
-    spec: ServiceSpec | None = None
+    models: tuple[str, ...] | None = None
+    entry_script: str | None = None
+    snapshot: str | None = None
+    environment: EnvironmentSpec | None = None  # None with other code or models: chosen anew
+    replicas: int | None = None
+    cores: float | None = None
+    memory_gb: float | None = None
+    gpus: int | None = None
+    variables: dict[str, str] | None = None
+
+
+class AccessPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the front end is to treat callers from now on; what is None stays."""
+
+    auth: ServiceAuth | None = None
+    key_auth: bool | None = None  # v1's auth_enabled: without keys, tokens may still be asked for
+    token_auth: bool | None = None
+    port: int | None = None
+    timeout_seconds: float | None = None
+    queue: int | None = None
+    max_body_mb: float | None = None
+    batch_delay_ms: float | None = None
+
+
+class ServicePatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A change: what is None stays. With `spec` a new revision is tried.
+
+    It has only what is to be different, so that two callers do not undo each other's changes.
+    """
+
+    request: str | None = None  # the caller's choice: a repeated request makes one revision
+    spec: SpecPatch | None = None
     manifest: Manifest | None = None
-    access: ServiceAccess | None = None
+    access: AccessPatch | None = None
     description: str | None = None
-    tags: dict[str, str | None] | None = None
+    tags: dict[str, str | None] | None = None  # all of them; before the next two
+    set_tags: dict[str, str | None] = {}
+    remove_tags: tuple[str, ...] = ()
     properties: dict[str, str] = {}  # added to those that are there
     details: dict[str, object] = {}
 
@@ -100,6 +133,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     spec: ServiceSpec
     created: datetime
+    request: str | None = None  # the id of the request that asked for it
     run: str | None = None  # the run of its workers
     starts: int = 0  # how often workers were started for it
     failed_at: datetime | None = None  # when its workers were lost the last time
@@ -128,6 +162,7 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     failed: Revision | None = None  # the last one that did not come up
     front: str | None = None  # the run of the front end
     front_starts: int = 0
+    front_failed_at: datetime | None = None  # when the front end was lost the last time
     deleting: bool = False
     compute_type: str = "ACI"
     description: str | None = None
@@ -156,6 +191,57 @@ class ServiceLogs(msgspec.Struct, frozen=True, kw_only=True):
     """The end of what the processes of a service printed."""
 
     text: str
+
+
+def revision_roles(service: ServiceRecord) -> list[tuple[str, Revision]]:
+    """What each revision that is known does, in a word or two; the newest first."""
+    roles = (
+        *(("leaves", one) for one in service.leaving),
+        ("serves", service.serving),
+        ("is tried", service.coming),
+        ("failed", service.failed),
+    )
+    known = {one.number: (role, one) for role, one in roles if one is not None}
+    return sorted(known.values(), key=lambda pair: -pair[1].number)
+
+
+def last_revision(service: ServiceRecord) -> Revision | None:
+    """What was asked of the service last; None: nothing of it is left."""
+    return service.coming or service.serving or service.failed
+
+
+def with_spec(last: ServiceSpec, patch: SpecPatch) -> ServiceSpec:
+    """The next spec. Its environment stays with its code, or without code with its model."""
+    asked = {
+        field: value
+        for field in patch.__struct_fields__
+        if (value := getattr(patch, field)) is not None
+    }
+    spec = msgspec.structs.replace(last, **asked)
+    if patch.environment is not None:
+        return spec
+    same = (spec.entry_script, spec.snapshot) == (last.entry_script, last.snapshot)
+    if spec.entry_script is None:
+        same = spec.models == last.models
+    return spec if same else msgspec.structs.replace(spec, environment=None)
+
+
+def with_access(access: ServiceAccess, patch: AccessPatch) -> ServiceAccess:
+    """How callers are treated from now on."""
+    asked = {
+        field: value
+        for field in access.__struct_fields__
+        if (value := getattr(patch, field)) is not None
+    }
+    access = msgspec.structs.replace(access, **asked)
+    if patch.token_auth:
+        return msgspec.structs.replace(access, auth=ServiceAuth.TOKEN)
+    if patch.key_auth:
+        return msgspec.structs.replace(access, auth=ServiceAuth.KEY)
+    # "No keys" says nothing of tokens, nor the other way round.
+    ended = {ServiceAuth.KEY: patch.key_auth, ServiceAuth.TOKEN: patch.token_auth}
+    is_off = ended.get(access.auth) is False
+    return msgspec.structs.replace(access, auth=ServiceAuth.NONE) if is_off else access
 
 
 def check_uid(uid: str) -> str:

@@ -97,7 +97,11 @@ class Engine(Protocol):
         """Ask the agents to end: they stop their ranks and keep the outputs. Idempotent."""
 
     def kill(self, job: JobId) -> None:
-        """End the agents and all they started, at once. Idempotent."""
+        """End the agents and all they started, at once. Idempotent.
+
+        Its nodes are given to others when it returns. So it raises `EngineFailed` where it sees
+        that something could not be ended, and is called again in a while.
+        """
 
     def jobs(self) -> Sequence[JobId]:
         """Every job of ours that the engine still keeps: started and not forgotten.

@@ -15,10 +15,20 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard_runtime import inherited, job_folder, mounts, mpi_starter, processes, supervision, wire
+from runyard_runtime import (
+    contained,
+    inherited,
+    job_folder,
+    mounts,
+    mpi_starter,
+    processes,
+    supervision,
+    wire,
+)
 
 log = logging.getLogger(__name__)
 
@@ -108,13 +118,18 @@ class LocalEngine:
                 processes.send(pid, signal.SIGKILL)  # first, or it would see its ranks fail
         marker = processes.job_marker(str(self._folder / job))
         left = processes.end_processes(lambda: processes.job_processes(marker), 0)
-        if left:
-            log.warning("job %s: processes %s could not be ended", job, sorted(left))
+        # What is in a container may be hidden from us; now nobody starts it again.
+        contained.remove(self._plan(job), marker, self._containers(job))
         mounts.clear(str(self._folder / job))  # one whose process was killed stays, dead
         for node in self._nodes(job):
             mpi_starter.clear(marker, node)
         with self._lock:
             self._reap()
+        if left and (left := set(processes.job_processes(marker))):
+            raise EngineFailed(
+                f"Processes of job '{job}' could not be ended: {sorted(left)}.",
+                why="They hang in the system, e.g. in a disk or a GPU that does not answer.",
+            )
 
     def jobs(self) -> Sequence[JobId]:
         """Every job that has a folder here."""
@@ -186,8 +201,20 @@ class LocalEngine:
     def _nodes(self, job: JobId) -> list[int]:
         if not is_job_key(job):
             return []
+        plan = self._plan(job)
+        return list(range(plan.get("nodes") or 1)) if plan else []
+
+    def _plan(self, job: JobId) -> dict[str, Any]:
+        """What the job's folder says of it; empty if there is no such job."""
         plan = job_folder.read_json(str(self._folder / job / wire.PLAN_FILE))
-        return list(range(plan.get("nodes") or 1)) if isinstance(plan, dict) else []
+        return plan if isinstance(plan, dict) else {}
+
+    def _containers(self, job: JobId) -> list[str]:
+        """The containers that the job may have, by what their names end with."""
+        nodes = self._nodes(job)
+        claims = [path for node in nodes for path in self._own(job, node).glob("rank-*.json")]
+        ranks = [path.stem.removeprefix("rank-") for path in claims]
+        return [*ranks, *mpi_starter.containers(nodes)]
 
     def _exit(self, job: JobId, node: int) -> int | None:
         known = job_folder.read_json(str(self._own(job, node) / "exit.json"))

@@ -3,6 +3,7 @@
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import uv
@@ -75,8 +76,11 @@ class Uv:
             self._program,
         )
 
-    def run(self, *arguments: str) -> None:
-        """Run one command; `EngineFailed` with uv's own words if it fails."""
+    def run(self, *arguments: str, after_line: Callable[[str], str] | None = None) -> None:
+        """Run one command; `EngineFailed` with uv's own words if it fails.
+
+        What `after_line` answers to a line of uv's follows it in the log.
+        """
         tail: deque[str] = deque(maxlen=200)
         # A session of its own: Ctrl-C at the server must not look like a failed build. The lock
         # is inherited: if the server is killed, nobody clears the folder under a living uv.
@@ -96,6 +100,8 @@ class Uv:
                     line = redact(raw.decode("utf-8", "replace").rstrip())
                     tail.append(line)
                     self._log(line)
+                    if after_line is not None and (more := after_line(line)):
+                        self._log(more)
             except BaseException:
                 process.kill()
                 raise
@@ -177,6 +183,7 @@ def install_requirements(
         *common,
         *wheels,
         *(["--compile-bytecode"] if by_uv else []),
+        after_line=partial(_announce_compiling, building) if by_uv else None,
     )
     more = finish(locked, common)
     if more:
@@ -186,6 +193,14 @@ def install_requirements(
     for temporary in (where, wanted, limits):
         temporary.unlink()
     return (*locked, *more)
+
+
+def _announce_compiling(building: Path, line: str) -> str:
+    """What uv does next and does not say, after the line that all packages are in place."""
+    if not line.startswith("Installed "):
+        return ""
+    count = sum(1 for _ in building.glob("lib/python*/site-packages/**/*.py"))
+    return f"compiling bytecode of {count} files …"
 
 
 def _lines(lines: Sequence[str]) -> str:

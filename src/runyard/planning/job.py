@@ -12,6 +12,8 @@ from runyard.planning.environments import PackageSource
 from runyard.planning.lifecycle import seconds_before
 from runyard_runtime import wire
 
+_LONGEST_REASON = 500  # of the line that parts two attempts in a log
+
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan needs to know of the server that makes it."""
@@ -86,11 +88,18 @@ def plan_job(
             "sample_seconds": around.sample_seconds,
             **_plan_data(script, around),
             **({"restore": True} if run.attempt > 1 else {}),
+            **({"restarted_after": _last_failure(run)} if run.attempts else {}),
             **({} if around.shared_folder else _plan_apart(script, environment, around)),
             # A service does not yield to jobs, and lives too long to be measured.
             **({"nice": 0, "sample_seconds": 0} if run.spec.kind is RunKind.SERVICE else {}),
         }
     )
+
+
+def _last_failure(run: RunRecord) -> str:
+    """Why the attempt before this one ended, in a line for the logs."""
+    message = run.attempts[-1].error.message.strip().partition("\n")[0]
+    return message[:_LONGEST_REASON]
 
 
 def _plan_apart(

@@ -18,12 +18,12 @@ TAKEOVER_PERIOD = timedelta(minutes=10)
 
 # Failures that a new attempt would only repeat, by the code of the error: what was asked for
 # cannot be begun, or was ended on purpose. After all others (a rank failed or was killed, a node
-# or its agent was lost, the engine could not start it) another attempt may do better.
+# or its agent was lost, the engine or the node had no room to start it) another may do better.
 NEVER_MENDED = {
     "EnvironmentFailed": "the environment would fail to build again",
     "LayoutFailed": "the snapshot cannot be laid out",
     "InputFailed": "an input cannot be had",
-    "StartFailed": "the command cannot be started",
+    "CannotRun": "its command is not there, or is no program",
     "UnknownLauncher": "no node knows how to start it",
     "LauncherMismatch": "its processes cannot be laid over its nodes",
     "ComputeTargetNotFound": "its compute target is gone",

@@ -1,7 +1,8 @@
 """How a service moves: from what is seen of its processes to what is done next. Pure.
 
-coming   no workers → start them; failed → give up on it; ready → it serves, the old one leaves
-serving  its workers are lost → start them again, later each time
+coming   no workers → start them; ready → it serves, the old one leaves
+         failed, takes too long, or no front end for it → give up on it, its workers leave
+serving  its workers or the front end are lost → start them again, later each time
 leaving  the front end has no more use for it → end its workers
 """
 
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from runyard.domain.runs import RunError
-from runyard.domain.services import Revision, ServiceRecord, ServiceState
+from runyard.domain.services import ServiceRecord, ServiceState
 from runyard.domain.states import TERMINAL, RunState
 
 S = ServiceState
@@ -19,7 +20,17 @@ S = ServiceState
 FRONT = 0  # stands for the front end where processes are numbered by their revision
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(minutes=1)
+START_PATIENCE = timedelta(minutes=10)
 _TRUSTED_AFTER = 3  # starts of a front end that fail before the service is called failed
+_FRONT_LOST = RunError(
+    code="DeploymentFailed", message="Its front end ended whenever it was started."
+)
+_TOO_LONG = RunError(
+    code="DeploymentTimedOut",
+    message="Its workers were started, but did not come to answer in time.\nLoading the model, or "
+    "init() of the entry script, has not returned. The log says how far it came; where it only "
+    "needs longer, start the server with RUNYARD_SERVICE_START_SECONDS set to more.",
+)
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +39,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     error: RunError | None = None
     waiting: str = ""
+    started: datetime | None = None  # when its processes did; None: they did not yet
     is_ready: bool = False  # answers; of workers: every one of them
     is_answering: bool = False  # at least one of them does
 
@@ -46,16 +58,17 @@ def plan_service(
     seen: Mapping[str, Seen],
     in_use: Collection[int],
     now: datetime,
+    patience: timedelta = START_PATIENCE,
 ) -> Step:
     """The next step. `seen` has the runs of its processes; `in_use` the revisions that the front
-    end has given work to."""
+    end has given work to; `patience` is how long workers may load their model."""
     if service.deleting:
         return _plan_end(service, seen)
     start: list[int] = []
     end: list[str] = []
     before = service
-    service = _plan_front(service, seen, start)
-    service = _plan_coming(service, seen, start, end)
+    service = _plan_front(service, seen, start, now)
+    service = _plan_coming(service, seen, start, now - patience)
     # What has just taken over answers when the front end has found it: that is seen next time.
     # Until then the old one may still be given work.
     is_new = service.serving is not None and service.serving is before.coming
@@ -73,22 +86,40 @@ def _plan_end(service: ServiceRecord, seen: Mapping[str, Seen]) -> Step:
 
 
 def _plan_front(
-    service: ServiceRecord, seen: Mapping[str, Seen], start: list[int]
+    service: ServiceRecord, seen: Mapping[str, Seen], start: list[int], now: datetime
 ) -> ServiceRecord:
     found = seen.get(service.front or "")
     if found is not None and found.state not in TERMINAL:
         return service
     if service.serving is None and service.coming is None:
         return service  # nothing to stand in front of
+    error = found.error if found is not None and found.error is not None else service.error
     if service.front_starts >= _TRUSTED_AFTER and service.serving is None:
-        why = found.error if found is not None else None
-        return msgspec.structs.replace(service, error=why, coming=None)
+        return give_up(service, error or _FRONT_LOST)
+    failed_at = service.front_failed_at
+    if found is not None:
+        failed_at = failed_at or now
+        service = msgspec.structs.replace(service, error=error, front_failed_at=failed_at)
+        if now - failed_at < _pause(service.front_starts):
+            return service
     start.append(FRONT)
-    return msgspec.structs.replace(service, front_starts=service.front_starts + 1)
+    starts = service.front_starts + 1
+    return msgspec.structs.replace(service, front_starts=starts, front_failed_at=None)
+
+
+def give_up(service: ServiceRecord, error: RunError) -> ServiceRecord:
+    """The service without the revision that was being tried. Its workers, if any, leave."""
+    coming = service.coming
+    if coming is None:
+        return msgspec.structs.replace(service, error=error)
+    leaving = service.leaving if coming.run is None else (*service.leaving, coming)
+    return msgspec.structs.replace(
+        service, coming=None, failed=coming, leaving=leaving, error=error
+    )
 
 
 def _plan_coming(
-    service: ServiceRecord, seen: Mapping[str, Seen], start: list[int], end: list[str]
+    service: ServiceRecord, seen: Mapping[str, Seen], start: list[int], latest: datetime
 ) -> ServiceRecord:
     coming = service.coming
     if coming is None:
@@ -102,8 +133,10 @@ def _plan_coming(
             code="DeploymentFailed",
             message=f"Its workers ended while they started ({found.state}).",
         )
-        return msgspec.structs.replace(service, coming=None, failed=coming, error=error)
+        return give_up(service, error)
     if not found.is_ready:
+        if found.started is not None and found.started < latest:
+            return give_up(service, _TOO_LONG)
         return service
     leaving = service.leaving if service.serving is None else (*service.leaving, service.serving)
     return msgspec.structs.replace(
@@ -123,16 +156,16 @@ def _plan_serving(
     if serving.failed_at is None:
         serving = msgspec.structs.replace(serving, failed_at=now)
     assert serving.failed_at is not None
-    if now - serving.failed_at >= _pause(serving):
+    if now - serving.failed_at >= _pause(serving.starts):
         start.append(serving.number)
         serving = msgspec.structs.replace(serving, failed_at=None)
-    error = found.error if found is not None else service.error
+    error = found.error if found is not None and found.error is not None else service.error
     return msgspec.structs.replace(service, serving=serving, error=error)
 
 
-def _pause(revision: Revision) -> timedelta:
-    """How long to wait before workers are started again: longer each time."""
-    doubled: timedelta = _FIRST_PAUSE * 2 ** min(max(revision.starts - 1, 0), 10)
+def _pause(starts: int) -> timedelta:
+    """How long to wait before lost processes are started again: longer each time."""
+    doubled: timedelta = _FIRST_PAUSE * 2 ** min(max(starts - 1, 0), 10)
     return min(doubled, _LONGEST_PAUSE)
 
 
@@ -184,6 +217,6 @@ def _words(service: ServiceRecord, seen: Mapping[str, Seen], state: ServiceState
 
 
 def _runs(service: ServiceRecord) -> list[str]:
-    revisions = [service.serving, service.coming, *service.leaving]
+    revisions = [service.serving, service.coming, service.failed, *service.leaving]
     runs = [revision.run for revision in revisions if revision is not None]
-    return [run for run in (service.front, *runs) if run]
+    return list(dict.fromkeys(run for run in (service.front, *runs) if run))

@@ -142,7 +142,7 @@ def find_size(name: str) -> VmSize:
     raise NotFound(
         f"There is no VM size '{name}'.",
         why=f"{len(SIZES)} sizes are known; near are: {near}.",
-        fix="See them all with AmlCompute.supported_vmsizes(workspace).",
+        fix="See them all with: runyard compute sizes, or AmlCompute.supported_vmsizes(workspace)",
     )
 
 
@@ -166,18 +166,31 @@ def share_out(size: VmSize, nodes: int, machine: Machine) -> Share:
     less_gpus = size.gpus * max(nodes, 1) > len(machine.gpus)
     if not less_cores and not less_gpus:
         return Share(cores=cores, gpus=gpus)
-    promised = f"{size.cores} cores" + (f" and {_gpus(size.gpus)}" if size.gpus else "")
-    has = f"{machine.cores} cores" + (f" and {_gpus(len(machine.gpus))}" if size.gpus else "")
+    promised = _count(size.cores, "core") + (f" and {_gpus(size.gpus)}" if size.gpus else "")
+    has = _count(machine.cores, "core") + (f" and {_gpus(len(machine.gpus))}" if size.gpus else "")
     given = f"each node works with {_count(cores, 'core')}"
     if size.gpus and not machine.gpus:
         given += " and no GPU"
     elif less_gpus:
         given += ", and a run waits until it can have its GPUs"
     words = (
-        f"{nodes} nodes of {size.name} ({promised} each) share this machine, which has {has}: "
-        f"{given}."
+        f"{_count(nodes, 'node')} of {size.name} ({promised} each) "
+        f"{'has to share' if nodes == 1 else 'share'} this machine, which has {has}: {given}."
     )
     return Share(cores=cores, gpus=gpus, warnings=(words,))
+
+
+CROWDED = 2  # processes a core, beyond which a run on `local` is warned of
+
+
+def crowding(processes: int, machine: Machine) -> tuple[str, ...]:
+    """A warning where a run has far more processes than the machine has cores; else nothing."""
+    if processes <= CROWDED * machine.cores:
+        return ()
+    return (
+        f"{processes} processes share this machine, which has {_count(machine.cores, 'core')}: "
+        "they will be slow, and may need more memory than there is.",
+    )
 
 
 def _gpus(count: int) -> str:

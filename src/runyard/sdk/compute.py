@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from runyard.domain.compute import RESERVED, ComputePatch, ComputeRecord, VmSize
 from runyard.domain.errors import Denied, NotFound, RunyardError, Unavailable
-from runyard.domain.runs import RunPage
+from runyard.domain.runs import LOCAL, RunPage
 from runyard.domain.states import ACTIVE, RunState
 from runyard.sdk.compute_settings import (
     AmlComputeProvisioningConfiguration,
@@ -533,6 +533,8 @@ def _load(workspace: "Workspace", name: str) -> ComputeRecord:
             f"ComputeTargetNotFound: Compute Target with name {name} not found in provided "
             "workspace"
         )
+        if name.lower() == LOCAL:
+            what = f"ComputeTargetNotFound: {error.what}"
         raise ComputeTargetException(
             error_text(what, why=error.why, fix=error.fix), error
         ) from None

@@ -10,12 +10,14 @@ import msgspec
 from runyard.domain.errors import Invalid, RunyardError
 from runyard.domain.models import ModelRecord
 from runyard.domain.services import (
-    ServiceAccess,
+    AccessPatch,
     ServiceDraft,
     ServicePatch,
     ServiceRecord,
     ServiceSpec,
+    SpecPatch,
     check_service_name,
+    last_revision,
 )
 from runyard.sdk.blob_upload import post_with_contents
 from runyard.sdk.deployment_configuration import (
@@ -100,32 +102,32 @@ def plan_spec(
 ) -> tuple[ServiceSpec, Snapshot | None]:
     """What is to be served. A model's own wishes hold where the configuration has none."""
     wishes = next((model.resources for model in models if model.resources is not None), None)
+    told, snapshot = _told_code(session, code)
     spec = ServiceSpec(
         models=tuple(model.id for model in models),
         replicas=settings.replicas,
         cores=settings.cores or (wishes.cpu if wishes else None),
         memory_gb=settings.memory_gb or (wishes.memory_gb if wishes else None),
         gpus=settings.gpus or (wishes.gpu if wishes else None),
+        entry_script=told.entry_script,
+        snapshot=told.snapshot,
+        environment=told.environment,
     )
-    return with_code(session, spec, code)
+    return spec, snapshot
 
 
-def with_code(
-    session: Session, spec: ServiceSpec, code: Code | None
-) -> tuple[ServiceSpec, Snapshot | None]:
-    """The spec with a script, and the source tree to send along."""
+def _told_code(session: Session, code: Code | None) -> tuple[SpecPatch, Snapshot | None]:
+    """What is said of a script, and the source tree to send along."""
     if code is None:
-        return spec, None
+        return SpecPatch(), None
     code.config.validate_configuration()  # attributes may have been set meanwhile
     source = take_source(code.config, session.settings.home, code.beside)
-    spec = msgspec.structs.replace(
-        spec,
-        scorer="",
+    told = SpecPatch(
         entry_script=source.entry_script,
         snapshot=source.snapshot.id,
         environment=plan_service_environment(code.config, session.client.url),
     )
-    return spec, source.snapshot
+    return told, source.snapshot
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,9 +139,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     cores: float | None = None
     memory_gb: float | None = None
     gpus: int | None = None
-    access: ServiceAccess | None = None
+    access: AccessPatch | None = None
     description: str | None = None
-    tags: Mapping[str, object] | None = None
+    tags: Mapping[str, object] | None = None  # all of them
+    set_tags: Mapping[str, object] = {}
     properties: Mapping[str, object] | None = None
     details: dict[str, object] = {}
 
@@ -148,11 +151,13 @@ def update(workspace: "Workspace", service: ServiceRecord, change: Change) -> Se
     """Ask the server for a change. A new revision is tried before it takes over."""
     spec, snapshot = _changed_spec(workspace._session, service, change)
     patch = ServicePatch(
+        request=uuid4().hex,
         spec=spec,
         manifest=snapshot.manifest if snapshot else None,
         access=change.access,
         description=change.description,
         tags=None if change.tags is None else tag_texts(change.tags),
+        set_tags=tag_texts(change.set_tags),
         properties=property_texts(change.properties),
         details=change.details,
     )
@@ -162,36 +167,23 @@ def update(workspace: "Workspace", service: ServiceRecord, change: Change) -> Se
 
 def _changed_spec(
     session: Session, service: ServiceRecord, change: Change
-) -> tuple[ServiceSpec | None, Snapshot | None]:
-    """What the next revision serves; None if there is to be none."""
-    amounts = {
-        name: getattr(change, name)
-        for name in ("replicas", "cores", "memory_gb", "gpus")
-        if getattr(change, name) is not None
-    }
-    if not amounts and change.models is None and change.code is None:
-        return None, None
-    # The server knows the environment of the same code, and chooses that of another model.
-    spec = msgspec.structs.replace(last_spec(service), environment=None, **amounts)
+) -> tuple[SpecPatch | None, Snapshot | None]:
+    """What the next revision has of its own; None if there is to be none. The server knows the
+    rest, and chooses the environment of another model."""
+    spec, snapshot = _told_code(session, change.code)
+    spec = msgspec.structs.replace(
+        spec,
+        replicas=change.replicas,
+        cores=change.cores,
+        memory_gb=change.memory_gb,
+        gpus=change.gpus,
+    )
     if change.models is not None:
-        has_code = change.code is not None or spec.entry_script is not None
+        last = last_revision(service)
+        has_code = change.code is not None or (last and last.spec.entry_script) is not None
         records = checked_models(change.models, has_code=has_code)
         spec = msgspec.structs.replace(spec, models=tuple(model.id for model in records))
-        spec = msgspec.structs.replace(spec, scorer="")  # another model may need another
-    return with_code(session, spec, change.code)
-
-
-def last_spec(service: ServiceRecord) -> ServiceSpec:
-    """What was asked of the service last."""
-    revision = service.coming or service.serving or service.failed
-    if revision is None:
-        raise WebserviceException(
-            error_text(
-                f"Service '{service.name}' has nothing that could be changed.",
-                fix="Deploy it again with overwrite=True.",
-            )
-        )
-    return revision.spec
+    return (spec if spec != SpecPatch() else None), snapshot
 
 
 def checked_models(models: Sequence[Model], *, has_code: bool) -> list[ModelRecord]:

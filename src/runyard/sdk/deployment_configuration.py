@@ -239,7 +239,8 @@ def plan_settings(config: WebserviceDeploymentConfiguration | None, target: obje
                 memory_gb=config.memory_gb,
                 gpus=config.gpu_cores,
                 access=ServiceAccess(
-                    auth=_aks_auth(config), timeout_seconds=seconds_of(config, _DEFAULTS)
+                    auth=_aks_auth(config),
+                    timeout_seconds=seconds_of(config, _DEFAULTS) or _DEFAULTS.timeout_seconds,
                 ),
                 primary_key=config.primary_key,
                 secondary_key=config.secondary_key,
@@ -260,10 +261,10 @@ def replicas_of(config: AksServiceDeploymentConfiguration) -> int | None:
     return config.num_replicas or config.autoscale_min_replicas
 
 
-def seconds_of(config: AksServiceDeploymentConfiguration, now: ServiceAccess) -> float:
-    """How long a caller waits at most: its turn, then the answer."""
+def seconds_of(config: AksServiceDeploymentConfiguration, now: ServiceAccess) -> float | None:
+    """How long a caller waits at most: its turn, then the answer; None: nothing was said."""
     if config.scoring_timeout_ms is None and config.max_request_wait_time is None:
-        return now.timeout_seconds
+        return None
     answer = config.scoring_timeout_ms or now.timeout_seconds * 1000
     return (answer + (config.max_request_wait_time or _V1_WAIT_MS)) / 1000
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from runyard.domain.runs import RunError, RunRecord, attempt_words, error_place
+from runyard.domain.runs import RunError, RunRecord, attempt_words, error_place, log_command
 from runyard_runtime import records
 
 
@@ -33,9 +33,7 @@ def error_words(record: RunRecord) -> str:
     lines.append(f"  ({', '.join(facts)})")
     if error.traceback and error.traceback not in error.message:
         lines.append(error.traceback.rstrip())
-    lines.append(
-        f"  fix: Read the log with run.get_details_with_logs() or: runyard logs {record.id}"
-    )
+    lines.append(f"  fix: Read the log with run.get_details_with_logs() or: {log_command(record)}")
     return "\n".join(lines)
 
 

@@ -475,20 +475,18 @@ class Webservice:
 
     def add_tags(self, tags: Mapping[str, object]) -> None:
         """Add tags, or change their values."""
-        self._patch(ServicePatch(tags={**self._record.tags, **tag_texts(tags)}))
+        self._patch(ServicePatch(set_tags=tag_texts(tags)))
 
     def remove_tags(self, tags: Iterable[str] | str) -> None:
         """Remove tags by their keys."""
-        gone = {tags} if isinstance(tags, str) else set(tags)
-        left = {key: value for key, value in self._record.tags.items() if key not in gone}
-        self._patch(ServicePatch(tags=left))
+        gone = (tags,) if isinstance(tags, str) else tuple(tags)
+        self._patch(ServicePatch(remove_tags=gone))
 
     def add_properties(self, properties: Mapping[str, object]) -> None:
         """Add properties."""
         self._patch(ServicePatch(properties=property_texts(properties)))
 
     def _patch(self, patch: ServicePatch) -> None:
-        self.update_deployment_state()
         self._record = ask(self.workspace, "PATCH", self._path, ServiceRecord, body=patch)
 
     def delete(self) -> None:
@@ -499,7 +497,10 @@ class Webservice:
             self._record = client.request("DELETE", self._path, answer=ServiceRecord)
             while time.monotonic() < deadline:
                 query = {"newer_than": self._record.version, "wait": _LONG_POLL_SECONDS}
-                self._record = client.request("GET", self._path, query=query, answer=ServiceRecord)
+                found = client.request("GET", self._path, query=query, answer=ServiceRecord)
+                if found.uid != self._record.uid:
+                    return  # somebody has deployed another one of that name since
+                self._record = found
         except NotFound:
             return  # that is what was wanted
         except RunyardError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runyard.domain.services import ServiceAccess, ServiceAuth, ServiceState
+from runyard.domain.services import AccessPatch, ServiceState
 from runyard.sdk.deployment import Change, Code
 from runyard.sdk.deployment_configuration import (
     AciServiceDeploymentConfiguration,
@@ -77,7 +77,7 @@ class AciWebservice(Webservice):
             Change(
                 models=chosen,
                 code=code,
-                access=_with_auth(self._record.access, auth_enabled, None),
+                access=None if auth_enabled is None else AccessPatch(key_auth=auth_enabled),
                 description=description,
                 tags=tags,
                 properties=properties,
@@ -141,9 +141,11 @@ class AksWebservice(Webservice):
     def _change_settings(self, said: Mapping[str, object], change: Change) -> None:
         given = AksServiceDeploymentConfiguration(**said)  # type: ignore[arg-type]  # checked there
         warn_of_no_effect(given)
-        now = self._record.access
-        access = _with_auth(now, given.auth_enabled, given.token_auth_enabled) or now
-        access = msgspec.structs.replace(access, timeout_seconds=seconds_of(given, access))
+        access = AccessPatch(
+            key_auth=given.auth_enabled,
+            token_auth=given.token_auth_enabled,
+            timeout_seconds=seconds_of(given, self._record.access),
+        )
         self._update(
             msgspec.structs.replace(
                 change,
@@ -151,7 +153,7 @@ class AksWebservice(Webservice):
                 cores=given.cpu_cores,
                 memory_gb=given.memory_gb,
                 gpus=given.gpu_cores,
-                access=access if access != now else None,
+                access=access if access != AccessPatch() else None,
                 details=dict(said),
             )
         )
@@ -241,18 +243,3 @@ def _content(
     if models is not None or inference_config is not None:
         raise WebserviceException("Error, pass either an image, or models and inference_config.")
     return image.models, code_of(image)
-
-
-def _with_auth(access: ServiceAccess, key: bool | None, token: bool | None) -> ServiceAccess | None:
-    """The access with what callers have to show from now on; None: as it is."""
-    if key is None and token is None:
-        return None
-    if token:
-        auth = ServiceAuth.TOKEN
-    elif key:
-        auth = ServiceAuth.KEY
-    elif access.auth is ServiceAuth.TOKEN and token is None:
-        return None  # "no keys" says nothing of tokens
-    else:
-        auth = ServiceAuth.NONE
-    return msgspec.structs.replace(access, auth=auth)

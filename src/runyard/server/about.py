@@ -21,7 +21,10 @@ async def health(call: Call[None, NoQuery]) -> Health:
 
 def server(call: Call[None, NoQuery]) -> ServerInfo:
     """What the server is, and how busy."""
-    return call.platform.info()
+    platform = call.platform
+    return msgspec.structs.replace(
+        platform.info(), machine=platform.machine, slots=platform.settings.slots
+    )
 
 
 async def stop(call: Call[None, NoQuery]) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from runyard.domain.logs import log_to_follow
+from runyard.domain.logs import failed_log, log_to_follow
 from runyard.domain.runs import RunRecord
 from runyard.domain.states import TERMINAL
 from runyard.server.events import Seen
@@ -22,11 +22,14 @@ class LogTail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_tail(streams: Streams, run: RunRecord, wanted: str) -> LogTail:
-    """The end of the log that is wanted, or of the one a person would follow."""
+    """The end of the log that is wanted, of the rank that failed, or of the one to follow."""
     sizes = {info.path: info.size for info in streams.logs(run.id)}
     names = sorted(sizes)
     followed = log_to_follow(names, is_over=run.state in TERMINAL)
-    name = wanted if wanted in sizes else followed or next(iter(names), "")
+    failed = failed_log(run)
+    if failed not in sizes:
+        failed = None
+    name = wanted if wanted in sizes else failed or followed or next(iter(names), "")
     if not name:
         return LogTail(names=names, seen=Seen(run.version).render())
     start = max(0, sizes[name] - _TAIL_BYTES)

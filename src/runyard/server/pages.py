@@ -15,7 +15,7 @@ from runyard.domain.errors import ErrorBody
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import MetricKind, Series
 from runyard.domain.models import ModelLineage, ModelPage, ModelRecord
-from runyard.domain.runs import RunRecord, all_warnings, attempt_words, error_place
+from runyard.domain.runs import RunRecord, all_warnings, attempt_words, error_place, launcher_words
 from runyard.domain.services import ServiceState
 from runyard.domain.states import TERMINAL, RunState
 from runyard.domain.workspaces import WorkspaceRecord
@@ -94,9 +94,11 @@ def _environment() -> "Environment":
         duration=render_duration,
         part=lambda text: quote(text, safe=""),
         path=lambda text: quote(text, safe="/"),
+        tab=lambda name: name.removeprefix("azureml-logs/"),  # nearly all are there
         shell=shlex.quote,
         warnings=all_warnings,
         attempt=attempt_words,
+        launcher=launcher_words,
         place=lambda error: " · ".join([error.code, *error_place(error)]),
         cell=lambda value: render_value(value, _LONGEST_CELL),
         name=lambda text: render_value(text, _LONGEST_NAME),

@@ -61,7 +61,7 @@ def submit(call: Call[Submission, NoQuery]) -> RunRecord:
     platform = call.platform
     check_submission(platform, call.grant, call.body.spec)
     can = platform.conductor.capabilities_of
-    run = runs.submit(platform.store, call.body, utc_now(), can)
+    run = runs.submit(platform.store, call.body, utc_now(), can, platform.machine)
     platform.changed(run.id, wake=True)
     return redact_run(run)
 

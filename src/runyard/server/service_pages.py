@@ -1,22 +1,32 @@
 """The pages of services: a list, and one with its state, revisions, logs and a form to try it.
 
 The form is for services that ask nothing of their callers: whoever sees the page could call those
-anyway. A request goes through the server, so the page needs no script and no other origin.
+anyway. A request goes through the server, so the page needs no script and no other origin. It is
+sent by GET, which is all that a reader's ticket is good for; the ticket's cookie is a strict one,
+so that a page of another site cannot send it.
 """
 
 import http.client
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from runyard.conductor import runs, services
-from runyard.conductor.serving import near
+from runyard.conductor.service_asking import ask_front
 from runyard.domain.errors import NotFound
 from runyard.domain.models import ModelRecord
-from runyard.domain.services import Revision, ServiceAuth, ServiceRecord, ServiceState, shown
+from runyard.domain.services import (
+    Revision,
+    ServiceAuth,
+    ServiceRecord,
+    ServiceState,
+    revision_roles,
+    shown,
+)
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.server import pages
 from runyard.server.auth import host_name
@@ -114,27 +124,20 @@ def _load(platform: Platform, params: Mapping[str, str]) -> ServiceRecord:
     return shown(services.load_service(platform.store, workspace, params["service"]))
 
 
-def _host(call: Call[None, ServicesPageQuery] | Call[None, ServicePageQuery]) -> str:
+def _host(call: Call[Any, Any]) -> str:
     """The name by which the reader reaches this machine."""
     name = host_name(call.header(b"host") or "") or "localhost"
     return f"[{name}]" if ":" in name else name
 
 
 def _served(store: Store, service: ServiceRecord, host: str) -> Served:
-    roles = (
-        *(("leaves", one) for one in service.leaving),
-        ("serves", service.serving),
-        ("is tried", service.coming),
-        ("failed", service.failed),
-    )
-    known = [(role, one) for role, one in roles if one is not None]
     main = service.serving or service.coming or service.failed
     models = [_model(store, id) for id in main.spec.models] if main is not None else []
     return Served(
         record=service,
         models=tuple(model for model in models if model is not None),
         address=f"http://{host}:{service.port}/score",
-        revisions=tuple(sorted(known, key=lambda pair: -pair[1].number)),
+        revisions=tuple(revision_roles(service)),
     )
 
 
@@ -148,31 +151,30 @@ def _model(store: Store, id: str) -> ModelRecord | None:
 def _try(platform: Platform, service: ServiceRecord, body: str) -> Tried:
     """Send a request to a service and say what came back."""
     began = time.monotonic()
-    link = http.client.HTTPConnection(
-        near(platform.settings.host), service.port, timeout=_TRY_SECONDS
-    )
     try:
-        link.request("POST", "/score", body.encode(errors="replace"), _JSON)
-        answer = link.getresponse()
-        text = answer.read(_LONGEST_ANSWER).decode(errors="replace")
+        status, data = ask_front(
+            platform.settings.host,
+            service.port,
+            "POST",
+            "/score",
+            body=body.encode(errors="replace"),
+            headers=_JSON,
+            seconds=_TRY_SECONDS,
+            most_bytes=_LONGEST_ANSWER,
+        )
     except (OSError, http.client.HTTPException) as error:
         return Tried(status=0, text=f"{type(error).__name__}: {error}")
-    finally:
-        link.close()
-    return Tried(status=answer.status, text=text, milliseconds=(time.monotonic() - began) * 1000)
+    text = data.decode(errors="replace")
+    return Tried(status=status, text=text, milliseconds=(time.monotonic() - began) * 1000)
 
 
 def _sample(platform: Platform, service: ServiceRecord) -> str:
     """A request that the service says it takes; empty if it says nothing of the kind."""
-    link = http.client.HTTPConnection(
-        near(platform.settings.host), service.port, timeout=_ASK_SECONDS
-    )
     try:
-        link.request("GET", "/swagger.json")
-        told = json.loads(link.getresponse().read())
-        example = told["definitions"]["ServiceInput"]["example"]
+        _, data = ask_front(
+            platform.settings.host, service.port, "GET", "/swagger.json", seconds=_ASK_SECONDS
+        )
+        example = json.loads(data)["definitions"]["ServiceInput"]["example"]
         return json.dumps(example)[:_LONGEST_ANSWER]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return ""
-    finally:
-        link.close()

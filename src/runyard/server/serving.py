@@ -9,6 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from runyard.domain.errors import Unavailable
+from runyard.settings import near
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def _bind(host: str, port: int) -> socket.socket:
 def url_of(listener: socket.socket) -> str:
     """The address that clients on this machine use."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = near(host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

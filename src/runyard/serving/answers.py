@@ -1,6 +1,7 @@
 """Answers as bytes: heads that are made once a second, errors in words."""
 
 import json
+import re
 import time
 from http import HTTPStatus
 
@@ -11,6 +12,8 @@ TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _RETRY = b"Content-Type: application/json\r\nRetry-After: 1\r\n"
 _PER_CONNECTION = {"connection", "content-length", "date", "keep-alive", "transfer-encoding"}
 _NO_BODY = (204, 304)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what a name of a header is made of
+_BREAKS = re.compile(r"[\r\n\0]")
 
 
 class Heads:
@@ -53,22 +56,30 @@ def _phrase(status: int) -> bytes:
         return b"Status"  # a script may answer with numbers of its own
 
 
+def passed_on(status: int, head: bytes, body: bytes) -> Reply:
+    """A worker's reply as a client gets it; one that makes no sense becomes an error in words."""
+    if not 200 <= status <= 599:
+        return bad_reply(f"Its status is {status}; answers have 200 to 599.")
+    try:
+        return status, header_lines(head) if head else b"", body
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return bad_reply(f"Its headers cannot be read: {error}")
+
+
 def header_lines(head: bytes) -> bytes:
     """The header lines that a worker asks for in the head of its reply."""
     given: dict[str, object] = json.loads(head).get("headers") or {}
     lines = {
         name: f"{name}: {value}\r\n"
         for name, value in given.items()
-        if name.lower() not in _PER_CONNECTION and name and not _breaks(name, str(value))
+        # What is left out would end early and start another header, or is not the worker's to say.
+        if name.lower() not in _PER_CONNECTION
+        and _TOKEN.fullmatch(name)
+        and not _BREAKS.search(str(value))
     }
     if not any(name.lower() == "content-type" for name in lines):
         lines[""] = JSON.decode()
     return "".join(lines.values()).encode("latin-1", "replace")
-
-
-def _breaks(name: str, value: str) -> bool:
-    """True for a header that would end early and start another."""
-    return any(char in text for char in "\r\n\0" for text in (name, value)) or ":" in name
 
 
 def refusal(
@@ -128,18 +139,19 @@ def body_too_large(limit: int) -> Reply:
 
 
 def head_too_large(limit: int) -> Reply:
-    """Too much before the body."""
+    """Too much before the body, or around it."""
     return refusal(
         431,
         "too_large",
-        "The head of the request is too large.",
-        why=f"The limit is {limit:,} bytes.",
+        "The head of the request is too large, or what is around its body.",
+        why=f"The limit is {limit:,} bytes for the headers, and for chunk extensions and trailers.",
+        fix="Send fewer or shorter headers.",
     )
 
 
 def bad_request(why: str) -> Reply:
     """What came is no HTTP."""
-    return refusal(400, "invalid", "This is not a request in HTTP/1.1.", why=why)
+    return refusal(400, "invalid", "This is not a proper request in HTTP/1.1.", why=why)
 
 
 def too_slow() -> Reply:
@@ -214,4 +226,15 @@ def worker_lost() -> Reply:
         "The worker ended while it answered this request, and so did another.",
         why="The model's code crashes on this input, or there is too little memory.",
         fix="service.get_logs() has the last words of the workers.",
+    )
+
+
+def bad_reply(why: str) -> Reply:
+    """The worker answered, but not so that it could be passed on."""
+    return refusal(
+        502,
+        "engine_failed",
+        "The worker's reply to this request is no answer in HTTP.",
+        why=why,
+        fix="Look at what the entry script returns.",
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from runyard.serving import answers
-from runyard.serving.batching import BATCH_BYTES, batch_size, next_in_split, within_bytes
+from runyard.serving.batching import BATCH_BYTES, batch_size, within_bytes
 from runyard.serving.front_config import FrontConfig, Limits, Revision
 from runyard.serving.metrics import Metrics
 from runyard.serving.request import Request
@@ -20,13 +20,14 @@ from runyard.serving.workers import Reply, WorkerLink
 
 log = logging.getLogger("runyard.serving")
 
+_HUNG_GRACE = 30.0  # seconds that a worker has when nobody waits for its answers any more
+
 
 class Crew:
     """The workers of one revision, and the requests that wait for them."""
 
     def __init__(self, revision: Revision, balancer: "Balancer") -> None:
         self.revision = revision.revision
-        self.weight = revision.weight
         self.listed = True  # False: a newer front.json no longer has it
         self.waiting: deque[Request] = deque()
         self.links: dict[str, WorkerLink] = {}
@@ -44,6 +45,11 @@ class Crew:
     def in_flight(self) -> int:
         """Requests that workers have."""
         return sum(len(link.batch) for link in self.links.values())
+
+    @property
+    def hung(self) -> list[str]:
+        """Where workers listened that were given up and have not come back."""
+        return [link.path for link in self.links.values() if link.hung]
 
     def worker_ready(self, link: WorkerLink) -> None:
         """A worker said hello."""
@@ -66,7 +72,10 @@ class Crew:
             asker = request.asker
             if asker is not None:
                 request.asker = None
-                asker.reply(request, status, answers.header_lines(head) if head else b"", body)
+                if head or status != 200:
+                    asker.reply(request, *answers.passed_on(status, head, body))
+                else:
+                    asker.reply(request, status, b"", body)
         if not self.listed:
             self._balancer.settle()
 
@@ -90,6 +99,25 @@ class Crew:
         balancer.settle()
         self.give()
 
+    def drop_forgotten(self) -> None:
+        """Requests whose clients have gone take no place in the queue."""
+        alive = [request for request in self.waiting if request.asker is not None]
+        self.waiting.clear()
+        self.waiting.extend(alive)
+
+    def give_up_hung(self, overdue: float) -> None:
+        """Workers that got their batch before `overdue` and keep nobody waiting any more."""
+        for link in self.links.values():
+            batch = link.batch
+            if not batch or link.hung or link.since > overdue:
+                continue
+            if all(request.asker is None for request in batch):
+                self._balancer.metrics.workers_hung += 1
+                log.error(
+                    "revision %d: the worker at %s hangs; it is given up", self.revision, link.path
+                )
+                link.give_up()
+
     def give(self) -> None:
         """Waiting requests to free workers, as far as both are there."""
         waiting, free, balancer = self.waiting, self.free, self._balancer
@@ -106,7 +134,7 @@ class Crew:
             if batch:
                 free.pop()
                 balancer.metrics.batches.add(len(batch))
-                link.send(batch)
+                link.send(batch, balancer.clock())
 
     def _give_later(self) -> None:
         if self._timer is not None:
@@ -118,13 +146,10 @@ class Crew:
         first = waiting[0]
         if first.lost:
             return 1
-        most = link.limit
-        if balancer.concurrent:
-            most = min(most, balancer.concurrent)
         count = batch_size(
             waiting=len(waiting),
             free=len(self.free),
-            limit=most,
+            limit=link.limit,
             waited=balancer.clock() - first.started if balancer.delay else 0.0,
             delay=balancer.delay,
         )
@@ -146,15 +171,14 @@ class Balancer:
         self.metrics = metrics
         self.clock = clock
         self.delay = 0.0
-        self.concurrent = 0
         self.tells_all = False  # a script looks at headers: no request goes without its head
         self.largest_body = 0  # seen so far; saves adding up the small ones
+        self.forgotten = 0  # requests whose clients left since the queues were last looked through
         self.crews: dict[int, Crew] = {}
         self._loop = loop
         self._folder = folder
         self._limits = Limits()
-        self._target: Crew | None = None  # whoever gets all requests, if there is only one
-        self._split: tuple[list[Crew], list[int]] = ([], [])
+        self._target: Crew | None = None  # whoever gets the requests; None: nobody is ready
         self._ready_until = float("-inf")  # when a worker was last seen ready
         self._scheduled = False
 
@@ -162,13 +186,12 @@ class Balancer:
         """Serve what the configuration lists. What it lists no longer finishes what it has."""
         self._limits = config.limits
         self.delay = config.limits.max_batch_delay_ms / 1000
-        self.concurrent = config.limits.max_concurrent_per_container
         listed = {revision.revision: revision for revision in config.revisions}
         for number, revision in listed.items():
             crew = self.crews.get(number)
             if crew is None:
                 crew = self.crews[number] = Crew(revision, self)
-            crew.listed, crew.weight = True, revision.weight
+            crew.listed = True
             self._man(crew, [str(self._folder / path) for path in revision.sockets])
         for number, crew in self.crews.items():
             if number not in listed:
@@ -177,11 +200,13 @@ class Balancer:
 
     def submit(self, request: Request) -> None:
         """Queue a request for a worker, or refuse it."""
-        crew = self._target or self._choose()
+        crew = self._target or self._awaited()
         if crew is None:
             request.answer(*answers.no_worker())
             return
         waiting = crew.waiting
+        if len(waiting) >= self._limits.queue and self.forgotten:
+            self._drop_forgotten()
         if len(waiting) >= self._limits.queue:
             request.answer(*answers.queue_full(self._limits.queue))
             return
@@ -202,6 +227,8 @@ class Balancer:
         """Answer what has waited too long; call this some times a second."""
         limit = self._limits.timeout_seconds
         oldest = now - limit
+        if self.forgotten:
+            self._drop_forgotten()
         for crew in self.crews.values():
             waiting = crew.waiting
             while waiting and (waiting[0].asker is None or waiting[0].started < oldest):
@@ -211,6 +238,7 @@ class Balancer:
                 for request in link.batch:
                     if request.started < oldest:
                         request.answer(*answers.timed_out(limit))
+            crew.give_up_hung(oldest - _HUNG_GRACE)
         if any(crew.ready for crew in self.crews.values()):
             self._ready_until = now
 
@@ -220,16 +248,12 @@ class Balancer:
         current = [crew for crew in ready if crew.listed]
         # Until what is listed is ready, what was listed before goes on; unless nothing is to be.
         over = bool(current) or self._next_listed() is None
-        chosen = [crew for crew in current if crew.weight > 0] or current
-        if not over:
-            chosen = ready
-        self._target = chosen[0] if len(chosen) == 1 else None
-        if chosen != self._split[0]:
-            self._split = (chosen, [0] * len(chosen))
-        self.tells_all = any(crew.hello.get("headers") for crew in chosen)
+        chosen = current if over else ready
+        self._target = max(chosen, key=lambda crew: crew.revision, default=None)
+        self.tells_all = bool(self.hello.get("headers"))
         if ready:
             self._ready_until = self.clock()
-        heir = next(iter(current), None) or self._next_listed()
+        heir = self._target if over else self._next_listed()
         for crew in [crew for crew in self.crews.values() if not crew.listed]:
             self._retire(crew, heir, over=over)
 
@@ -256,8 +280,7 @@ class Balancer:
     @property
     def hello(self) -> Mapping[str, object]:
         """What the worker that would get the next request said of itself; empty: none is ready."""
-        crews = self._split[0]
-        return crews[0].hello if crews else {}
+        return self._target.hello if self._target is not None else {}
 
     def close(self) -> None:
         """Let go of all workers."""
@@ -277,10 +300,7 @@ class Balancer:
             if not link.batch:
                 _release([crew.links.pop(path)])
 
-    def _choose(self) -> Crew | None:
-        crews, credits = self._split
-        if crews:
-            return crews[next_in_split([max(1, crew.weight) for crew in crews], credits)]
+    def _awaited(self) -> Crew | None:
         # Nobody is ready. If somebody was a moment ago, a worker is being replaced: wait for it.
         recent = self.clock() - self._ready_until < self._limits.timeout_seconds
         return self._next_listed() if recent else None
@@ -304,6 +324,11 @@ class Balancer:
             _release(crew.links.values())
             del self.crews[crew.revision]
             log.info("revision %d is no longer in use", crew.revision)
+
+    def _drop_forgotten(self) -> None:
+        self.forgotten = 0
+        for crew in self.crews.values():
+            crew.drop_forgotten()
 
     def _give_all(self) -> None:
         self._scheduled = False

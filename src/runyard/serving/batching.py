@@ -1,10 +1,10 @@
-"""How many waiting requests a free worker takes, and which revision gets the next one. Pure.
+"""How many waiting requests a free worker takes. Pure.
 
 Nobody waits for company unless told to: a free worker takes what is there. While it works,
 requests gather, and the next batch is larger. So batches grow with the load by themselves.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 BATCH_BYTES = 32 << 20  # bodies of one batch together; larger ones would only delay the small
@@ -34,15 +34,3 @@ def within_bytes(sizes: Iterable[int], count: int, most: int = BATCH_BYTES) -> i
         if total > most and index:
             return index
     return count
-
-
-def next_in_split(weights: Sequence[int], credits: list[int]) -> int:
-    """Whose turn it is: each gets its share, as evenly spread as can be.
-
-    `credits` starts as zeros and is kept by the caller from turn to turn.
-    """
-    for index, weight in enumerate(weights):
-        credits[index] += weight
-    chosen = max(range(len(weights)), key=credits.__getitem__)
-    credits[chosen] -= sum(weights)
-    return chosen

@@ -73,8 +73,6 @@ class Desk:
         self.max_body = config.limits.max_body_bytes
         self.max_held = config.limits.max_held_bytes
         self.max_connections = config.limits.max_connections
-        self.access_log = config.access_log
-        self.cors = frozenset(origin.encode() for origin in config.cors)
         # The second is where v1 served a model on a cluster.
         named = f"/api/v1/service/{config.name}/score".encode()
         self._scoring = frozenset({b"/score", named})
@@ -90,15 +88,15 @@ class Desk:
         }
         self.balancer.apply(config)
 
-    def gate(self, method: bytes, target: bytes, headers: dict[bytes, bytes]) -> Reply | None:
+    def gate(self, target: bytes, headers: dict[bytes, bytes]) -> Reply | None:
         """A refusal that does not need the body; None: let it in."""
         authorization = headers.get(b"authorization")
         if target in self._scoring:
-            if self._may(authorization) or self._is_preflight(method, headers):
+            if self._may(authorization):
                 return None
             return answers.unauthorized(self.config.name, missing=authorization is None)
         path = target.partition(b"?")[0]
-        if path in _OPEN or self._is_preflight(method, headers):
+        if path in _OPEN:
             return None
         if path not in _CONTROLLED and self._may(authorization):
             return None
@@ -123,29 +121,28 @@ class Desk:
             self._other(request)
 
     def answered(self, request: Request, status: int, seconds: float) -> None:
-        """Count an answer, and write a line if it is wanted or needed."""
+        """Count an answer, and write a line about one that failed."""
         if request.target in _UNCOUNTED:
             return
         self.metrics.count(status, seconds)
-        if self.access_log or status >= 500:
-            line = f"{_shown(request.method)} {_shown(request.target)} {status} {seconds:.6f}"
-            self._log_line(line)
+        if status >= 500:
+            path = request.target.partition(b"?")[0]  # a query may hold what is nobody's business
+            self._log_line(f"{_shown(request.method)} {_shown(path)} {status} {seconds:.6f}")
 
-    def cors_lines(self, headers: dict[bytes, bytes]) -> bytes:
-        """What allows a page of another origin to read the answer; empty: it may not."""
-        origin = headers.get(b"origin")
-        if origin is None or not (b"*" in self.cors or origin in self.cors):
-            return b""
-        return b"Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n" % origin
+    def forget(self, request: Request) -> None:
+        """The client of a request has gone before the answer came."""
+        self.release(request)
+        self.balancer.forgotten += 1
+
+    def release(self, request: Request) -> None:
+        """Nobody needs the body any more; it may lie in a queue for long."""
+        self.held -= request.held
+        request.held = 0
+        request.body = b""
 
     def _other(self, request: Request) -> None:
-        method, target, headers = request.method, request.target, request.headers
-        path = target.partition(b"?")[0]
-        if self._is_preflight(method, headers):
-            allowed = b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Max-Age: 600\r\n"
-            wanted = headers.get(b"access-control-request-headers", b"authorization, content-type")
-            request.answer(204, allowed + b"Access-Control-Allow-Headers: %s\r\n" % wanted, b"")
-        elif path in self._scoring:
+        method, path = request.method, request.target.partition(b"?")[0]
+        if path in self._scoring:
             methods = self.balancer.methods
             if method.decode("latin-1") in methods or method == b"POST":
                 request.head = _head_of(request)
@@ -166,9 +163,6 @@ class Desk:
     def _is_platform(self, authorization: bytes | None) -> bool:
         token = self.config.control_token.encode()
         return bool(token) and hmac.compare_digest(bearer(authorization), token)
-
-    def _is_preflight(self, method: bytes, headers: dict[bytes, bytes]) -> bool:
-        return method == b"OPTIONS" and bool(self.cors and self.cors_lines(headers))
 
     def _healthy(self) -> Reply:
         return (200, TEXT, b"Healthy") if self.balancer.ready else answers.no_worker()
@@ -210,6 +204,8 @@ class Desk:
             "ready_workers": self.balancer.ready,
             "waiting": self.balancer.waiting,
             "connections": len(self.connections),
+            "held_bytes": self.held,
+            "hung_workers": [path for crew in self.balancer.crews.values() for path in crew.hung],
             "stopping": self.stopping,
             "revisions": {
                 str(crew.revision): {
@@ -217,6 +213,7 @@ class Desk:
                     "waiting": len(crew.waiting),
                     "ready_workers": crew.ready,
                     "workers": len(crew.links),
+                    "hung_workers": len(crew.hung),
                     "listed": crew.listed,
                 }
                 for crew in self.balancer.crews.values()

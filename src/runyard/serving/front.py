@@ -33,7 +33,7 @@ _BACKLOG = 4096
 _SPARE_FILES = 100  # descriptors that are not clients'
 _BIND_TIME = 2.0  # for the one before us to let go of the port
 _ARRIVAL_TIME = 5.0  # after a stop, for a request that was on its way
-_MOST_LINES = 1000  # of the access log that are kept until the next tick
+_MOST_LINES = 1000  # about failures that are kept until the next tick
 
 Stamp = tuple[int, int, int] | None  # tells one version of front.json from the next
 

@@ -1,6 +1,7 @@
 """front.json: what a front end serves. Written by the conductor, read here when it changes.
 
-A path of a socket that is not absolute is meant from the service's folder.
+A path of a socket that is not absolute is meant from the service's folder. If several revisions
+are listed, the newest that is ready gets the requests.
 """
 
 from enum import StrEnum
@@ -11,6 +12,8 @@ import msgspec
 from runyard.domain.errors import Invalid
 
 FILE_NAME = "front.json"
+MAX_HELD_BYTES = 1 << 30  # large bodies of all clients together, until they are answered
+MAX_CONNECTIONS = 10_000
 
 
 class Auth(StrEnum):
@@ -21,32 +24,22 @@ class Auth(StrEnum):
     TOKEN = "token"  # who has a token that the platform signed and that has not run out
 
 
-class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model behind a revision."""
-
-    name: str
-    version: int | str = 1
-
-
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """One state of a service: its workers, and its share of the requests."""
+    """One state of a service: where its workers listen."""
 
     revision: int
     sockets: tuple[str, ...]
-    weight: int = 100
-    models: tuple[ServedModel, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a front end takes on before it says no."""
 
     max_body_bytes: int = 100 << 20
-    max_held_bytes: int = 1 << 30  # large bodies of all clients together, until they are answered
+    max_held_bytes: int = MAX_HELD_BYTES
     queue: int = 1000  # requests that wait for a worker, of each revision
     timeout_seconds: float = 60.0  # from the whole request to its answer
     max_batch_delay_ms: float = 0.0  # how long a request may wait for company
-    max_concurrent_per_container: int = 0  # requests that one worker gets at once; 0: its own bound
-    max_connections: int = 10_000
+    max_connections: int = MAX_CONNECTIONS
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +54,6 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
     control_token: str = ""  # of the platform, for /_runyard/status; empty: nobody gets in
     revisions: tuple[Revision, ...] = ()
     limits: Limits = Limits()
-    cors: tuple[str, ...] = ()  # origins whose pages may call; ("*",): all
-    access_log: bool = False  # a line per request; failures are logged anyway
 
 
 def read_config(folder: Path) -> FrontConfig:

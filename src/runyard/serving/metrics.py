@@ -48,6 +48,7 @@ class Metrics:
         self.batches = Histogram(SIZES)
         self.worker_connections = 0
         self.workers_lost = 0
+        self.workers_hung = 0
         self.given_again = 0
 
     def count(self, status: int, seconds: float) -> None:
@@ -77,6 +78,7 @@ def exposition(
             metrics.worker_connections,
         ),
         ("runyard_workers_lost_total", "Workers that went away.", metrics.workers_lost),
+        ("runyard_workers_hung_total", "Workers that were given up.", metrics.workers_hung),
         ("runyard_given_again_total", "Requests given to a second worker.", metrics.given_again),
     ):
         lines += [*_head(name, "counter", help_text), f"{name}{{{own}}} {value}"]

@@ -20,6 +20,8 @@ class Request:
         "body",
         "head",
         "headers",
+        "held",
+        "is_old",
         "keep_alive",
         "lost",
         "method",
@@ -44,6 +46,8 @@ class Request:
         self.body = body
         self.started = started
         self.head = b""  # what the worker must know beside the body
+        self.held = 0  # bytes of a large body, as counted in what all clients hold together
+        self.is_old = False  # the client speaks HTTP/1.0
         self.keep_alive = True
         self.lost = False  # a worker died over it
         self.refusal: Reply | None = None

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import os
+import signal
+import socket
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, cast
 
 from runyard.serving.request import Request
-from runyard_runtime import scoring_wire
+from runyard_runtime import processes, scoring_wire
 
 log = logging.getLogger("runyard.serving")
 
@@ -43,6 +46,9 @@ class WorkerLink(asyncio.Protocol):
         self.leaving = False  # no longer listed: let it go when it has answered
         self.limit = 1  # requests it takes at once, by its own word
         self.batch: list[Request] = []
+        self.since = 0.0  # when it got the batch
+        self.hung = False  # was given up; until a worker says hello there again
+        self._process = (0, 0)  # its number and when it started
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
@@ -62,9 +68,21 @@ class WorkerLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def send(self, batch: list[Request]) -> None:
+    def give_up(self) -> None:
+        """It does not come back from what it was given: end its process; its keeper starts it anew.
+
+        Should that not be possible, it is not given anything until it says hello again.
+        """
+        self.hung = True
+        number, start = self._process
+        # A process that ended may have left its number to another.
+        if start and number != os.getpid() and processes.is_alive(number, start):
+            processes.send(number, signal.SIGKILL)
+        self._abort()
+
+    def send(self, batch: list[Request], now: float) -> None:
         """Give the worker something to do; it must be ready and free."""
-        self.batch = batch
+        self.batch, self.since = batch, now
         transport = self._transport
         assert transport is not None
         data = scoring_wire.encode_batch([(request.head, request.body) for request in batch])
@@ -127,7 +145,8 @@ class WorkerLink(asyncio.Protocol):
         most = hello.get("max_batch")
         self.hello = hello
         self.limit = max(1, most) if isinstance(most, int) else 1
-        self.ready = True
+        self.ready, self.hung = True, False
+        self._process = _listener(self._transport)
         self._owner.worker_ready(self)
 
     def _abort(self) -> None:
@@ -159,3 +178,14 @@ class WorkerLink(asyncio.Protocol):
         if not self.ready:
             log.error("the worker at %s took the connection but said nothing", self.path)
             self._abort()
+
+
+def _listener(transport: asyncio.Transport | None) -> tuple[int, int]:
+    """The process that listens at the other end, by the kernel's word: its number, its start."""
+    if transport is None or not hasattr(socket, "SO_PEERCRED"):
+        return 0, 0
+    size = struct.calcsize("3i")
+    link = transport.get_extra_info("socket")
+    found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    number: int = struct.unpack("3i", found)[0]
+    return number, processes.start_time(number) if number > 1 else 0

@@ -8,7 +8,7 @@ The promises are tested by `runyard.testing.store_suite` on SQLite and on Postgr
 `runyard.testing.blob_suite` on every blob store.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
@@ -17,6 +17,7 @@ import msgspec
 from runyard.domain.compute import ComputeRecord
 from runyard.domain.data import DatasetRecord, DatastoreRecord
 from runyard.domain.environments import EnvironmentRecord
+from runyard.domain.errors import Stale
 from runyard.domain.files import FileEntry, FileInfo
 from runyard.domain.metrics import Point, Series
 from runyard.domain.models import ModelRecord
@@ -97,6 +98,19 @@ def find_all(records: Records, kind: type[R], where: Where) -> Iterator[R]:
         yield from page
         if after is None:
             return
+
+
+def change_record(records: Records, kind: type[R], id: str, how: Callable[[R], R]) -> R:
+    """Apply a pure change to a record, again if somebody else changed it meanwhile."""
+    while True:
+        record = records.get(kind, id)
+        changed = how(record)
+        if changed == record:
+            return record
+        try:
+            return records.replace(changed)
+        except Stale:
+            continue
 
 
 class Metrics(Protocol):

@@ -42,6 +42,8 @@ def gang_group(
 ) -> NodeGroup:
     """A group of several nodes whose ranks run `code`, planned for that engine."""
     can = engine.capabilities
+    if not can.multi_node:
+        pytest.skip(f"The engine '{engine.name}' runs jobs of one node only.")
     told: dict[str, object] = {
         "nodes": nodes,
         "launcher": {"kind": "pytorch", "nodes": nodes, "processes_per_node": per_node},

@@ -1,10 +1,10 @@
 """A small real worker: `python -m runyard.testing.fake_worker SOCKET [OPTION=VALUE …]`.
 
 It speaks as scoring workers do and echoes. What it does with a request is in the request: a JSON
-body {"sleep": seconds}, {"die": true}, {"status": 418}, {"headers": {…}}; anything else comes
-back as it is. Heads come back in the header X-Head. Options: max_batch, load (seconds before it
-listens), name (in the header X-Worker), methods (with commas), headers (wanted of every request),
-once (a file: die only while it does not exist).
+body {"sleep": seconds}, {"die": true}, {"status": 418}, {"headers": {…}}, {"head": "the head of the
+reply"}; anything else comes back as it is. Heads come back in the header X-Head. Options:
+max_batch, load (seconds before it listens), name (in the header X-Worker), methods (with commas),
+headers (wanted of every request), once (a file: die only while it does not exist).
 """
 
 import base64
@@ -42,6 +42,8 @@ class Echo:
                 if self.once:
                     Path(self.once).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
+            if "head" in asked:
+                return status, asked["head"].encode(), body
             if asked.get("batch"):
                 body = json.dumps(together).encode()
         return status, json.dumps({"headers": headers}).encode() if headers else b"", body

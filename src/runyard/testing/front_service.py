@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -128,6 +129,11 @@ class Service:
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as one:
             yield one
 
+    def leave(self, one: socket.socket) -> None:
+        """Close a connection as a client does that is killed: without a goodbye."""
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+
     def exchange(self, data: bytes) -> bytes:
         """Send bytes and a half-close; everything that comes back."""
         with self.raw() as one:
@@ -219,6 +225,13 @@ def read_all(one: socket.socket) -> bytes:
     while data := one.recv(1 << 16):
         found += data
     return found
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) / 1000
 
 
 @contextmanager

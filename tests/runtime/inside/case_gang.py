@@ -141,7 +141,11 @@ class Ports(Folder):
         self.assertEqual(ports.own_address(0, True, ""), "127.0.0.1")
         second = "127.0.0.2" if ports.can_listen("127.0.0.2") else "127.0.0.1"
         self.assertEqual(ports.own_address(1, True, ""), second)
-        self.assertEqual(ports.own_address(3, False, "http://127.0.0.1:8000/x"), "127.0.0.1")
+
+    def test_an_address_that_other_machines_cannot_reach_is_refused_in_words(self):
+        for url in ("http://127.0.0.1:8000/x", "http://no-such-host.invalid:8000"):
+            with self.assertRaisesRegex(ports.NoPorts, "Other nodes cannot reach this one"):
+                ports.own_address(3, False, url)
 
 
 class Stopped(Exception):
@@ -198,6 +202,19 @@ class TheGroup(Folder):
             self.join(1, group_seconds=0.05).gather(None)
         self.assertIn("Node 0 of 2 has not come up within 0.1 s", str(caught.exception))
 
+    def test_a_leader_that_is_up_is_waited_for_however_long_it_prepares(self):
+        leader, looks = self.join(0), []
+
+        class Member(FakeAgent):
+            def pause(self, seconds):
+                looks.append(seconds)
+                if len(looks) == 10:  # each of them long after the group's time
+                    leader.post("group", hosts=[["127.0.0.1", "n0", []]], data=None)
+
+        member = gang.Gang(Member(self.folder, 1, group_seconds=1e-9))
+        hosts, _ = member.gather(None)
+        self.assertEqual([host.hostname for host in hosts], ["n0"])
+
     def test_a_node_that_cannot_begin_ends_the_waiting_of_all(self):
         leader, member = self.join(0), self.join(1)
         member.give_up({"code": "LayoutFailed", "message": "no room"})
@@ -252,6 +269,7 @@ class TheGroup(Folder):
 class FakeRank(object):
     def __init__(self, number, serves=False):
         self.number = number
+        self.called = "rank %d" % number
         self.serves = serves
         self.exit_code = None
         self.is_done = False

@@ -1,6 +1,7 @@
 # mypy: ignore-errors
 """A scoring worker with an entry script: how it starts, answers several sides, fails and ends."""
 
+import contextlib
 import io
 import json
 import os
@@ -16,7 +17,7 @@ import unittest
 
 from azureml.contrib.services.aml_request import AMLRequest, rawhttp
 from azureml.contrib.services.aml_response import AMLResponse
-from runyard_runtime import scoring_json, scoring_requests, scoring_wire
+from runyard_runtime import scoring, scoring_json, scoring_requests, scoring_wire
 
 ECHO = """
     import os
@@ -363,6 +364,8 @@ class RawTest(unittest.TestCase):
                 return AMLResponse(str.encode(request.full_path), 200)
             if request.method == "PUT":
                 return AMLResponse("wait", 429, {"Retry-After": 7})
+            if request.get_data().startswith(b"status "):
+                return AMLResponse("odd", int(request.get_data()[7:]))
             if request.args.get("as") == "json":
                 return AMLResponse({"n": len(request.get_data(False))}, 201, json_str=True)
             return AMLResponse(request.get_data(False)[::-1], 200)
@@ -381,6 +384,49 @@ class RawTest(unittest.TestCase):
             status, head, body = side.ask(b"", method="PUT", path="/score")
             self.assertEqual((status, body), (429, b"wait"))
             self.assertEqual(json.loads(head.decode())["headers"]["Retry-After"], "7")
+
+    def test_a_status_that_http_does_not_have_is_an_error_of_the_script(self):
+        with Worker(self.SCRIPT) as worker, Side(worker) as side:
+            for status in ("70000", "-1", "0", "100", "600", "9" * 30):
+                found, _, body = side.ask(b"status " + status.encode())
+                self.assertEqual(found, 500)
+                self.assertIn("200 to 599", json.loads(body.decode())["error"])
+            self.assertEqual(side.ask(b"status 599")[0], 599)
+
+    def test_a_reply_that_is_no_frame_is_a_failure_of_its_batch_alone(self):
+        class Odd(object):
+            def answer(self, batch):
+                return [(70000, b"", b"") for _ in batch]
+
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            answer = scoring.Worker(Odd(), {}, "unused")._answer([(b"", b"")] * 2)
+        self.assertEqual([one[0] for one in scoring_wire.split_replies(answer)], [500, 500])
+        self.assertIn("Traceback", said.getvalue())
+
+    def test_headers_are_the_same_in_any_case_whichever_way_they_are_set(self):
+        headers = scoring_requests.Headers({"content-type": "a"})
+        headers.update({"CONTENT-TYPE": "b"}, accept="c")
+        self.assertEqual(headers.setdefault("content-type", "d"), "b")
+        self.assertEqual(dict(headers), {"Content-Type": "b", "Accept": "c"})
+        self.assertEqual(headers.copy().pop("ACCEPT"), "c")
+        del headers["content-TYPE"]
+        self.assertEqual(list(headers), ["Accept"])
+
+    def test_all_values_of_repeated_fields(self):
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        request = AMLRequest("POST", "/score", "a=1&a=2", headers, b"a=3&b=4")
+        self.assertEqual(request.values.getlist("a"), ["1", "2", "3"])
+        self.assertEqual(dict(request.values), {"a": "1", "b": "4"})
+
+    def test_options_of_headers_may_hold_semicolons(self):
+        body = (
+            b'--x;y\r\nContent-Disposition: form-data; name="f"; filename="a;b \\"c\\".txt"'
+            b"\r\n\r\ndata\r\n--x;y--\r\n"
+        )
+        headers = {"Content-Type": 'multipart/form-data; boundary="x;y"'}
+        request = AMLRequest("POST", "/score", "", headers, body)
+        self.assertEqual(request.files["f"].filename, 'a;b "c".txt')
+        self.assertEqual(request.files["f"].read(), b"data")
 
     def test_a_request_reads_like_flasks(self):
         text = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' + (

@@ -233,7 +233,10 @@ def _reply(result, took):
     headers = {"x-ms-run-fn-exec-ms": "%.3f" % took}
     if _is_response(result):
         headers.update(result.headers)
-        return result.status_code, _head(headers), bytes(result.get_data())
+        status = int(result.status_code)
+        if not 200 <= status <= 599:
+            raise ValueError("run() returned the status %d; it should be 200 to 599" % status)
+        return status, _head(headers), bytes(result.get_data())
     body = result
     if isinstance(result, dict) and "aml_response_headers" in result:  # v1's way to set headers
         headers.update(result["aml_response_headers"])
