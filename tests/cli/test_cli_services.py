@@ -74,8 +74,12 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 def test_a_service_lives_from_deploy_to_rm(shell: Shell) -> None:
     assert "No services" in shell.run("service", "ls").stderr
-    address = shell.good("deploy", "words:1", "--name", "words-service", "--script", "score.py")
-    assert address.strip().endswith("/score")
+    bare = shell.run("deploy", "words:1", "--name", "words-service")
+    assert "--framework" in bare.stderr
+    assert "--script" in bare.stderr
+    made = shell.run("deploy", "words:1", "--name", "words-service", "--script", "score.py")
+    assert made.stdout.strip().endswith("/score")
+    assert "Try it: runyard service score words-service '{}'" in made.stderr
     assert "Healthy" in shell.good("service", "ls")
     assert json.loads(shell.good("service", "score", "words-service", '{"word": "yes"}')) == 1
     (shell.folder / "body.json").write_text('{"word": "no"}')
@@ -93,6 +97,9 @@ def test_a_service_lives_from_deploy_to_rm(shell: Shell) -> None:
     shown = shell.good("service", "show", "words-service")
     for word in ("ZeroDivisionError", "broken.py", "serves", "failed", "words:1"):
         assert word in shown
+    assert "Revision 2 did not come up:" in shown
+    assert "Revision 1 goes on serving." in shown
+    assert "revision 2 did not come up: " in shell.good("service", "ls")
     assert "ZeroDivisionError" in shell.good("service", "logs", "words-service")
 
     after = json.loads(

@@ -378,7 +378,7 @@ def test_the_server_in_the_foreground_stops_with_ctrl_c(tmp_path: Path) -> None:
     assert process.returncode == 0
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert yard.json("down", "--json") == {"stopped": False}
+    assert yard.json("down", "--json") == {"stopped": False, "services": []}
 
 
 def test_a_folder_without_a_workspace_is_told_to_make_one(tmp_path: Path) -> None:

@@ -95,6 +95,13 @@ def test_frameworks_are_spelled_as_v1_does_and_others_stay() -> None:
     assert known_framework("tensorflow") == "TensorFlow"
     assert known_framework("SCIKITLEARN") == "ScikitLearn"
     assert known_framework("JAX") == "JAX"
+    for name in ("sklearn", "scikit-learn", "Scikit_Learn"):
+        assert known_framework(name) == "ScikitLearn"
+    assert [known_framework(one) for one in ("tf", "Torch", "ONNX")] == [
+        "TensorFlow",
+        "PyTorch",
+        "Onnx",
+    ]
     check_framework("JAX", "0.4")
     with pytest.raises(Invalid, match="which framework"):
         check_framework(None, "2.2")

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from runyard.domain.errors import Denied, EngineFailed, Invalid, Unavailable, Unsupported
@@ -13,11 +14,14 @@ from runyard.engines.base import JobId, JobPhase, NodeGroup, NodeResources
 from runyard.engines.ray import RayEngine, describe_nodes, plan_need, read_status
 from runyard.engines.ray_driver import combined
 from runyard.testing.engine_suite import (
+    DRIVER_LOG,
     FOREVER,
     Engines,
     EngineSuite,
     ended,
+    gang_group,
     job_group,
+    log_of,
     says,
 )
 from runyard.testing.fake_server import AGENT_TOKEN, FakeServer, wait_until
@@ -31,7 +35,8 @@ NODES = 3
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Address and token of a cluster of three nodes; test processes side by side share it."""
     base = tmp_path_factory.getbasetemp()
-    with shared_ray_cluster(base.parent if "popen-" in base.name else base, nodes=NODES) as found:
+    place = base.parent if "popen-" in base.name else base
+    with shared_ray_cluster(place, nodes=NODES, gpus=2) as found:
         yield found
 
 
@@ -76,6 +81,21 @@ def _readable(path: Path) -> bool:
     return True
 
 
+@pytest.mark.parametrize(("gpus", "seen"), [(0, [""]), (1, ["0", "1"]), (2, ["0,1"])])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_see_the_gpus_that_ray_gave_their_node(
+    engines: Engines, server: FakeServer, gpus: int, seen: list[str], nodes: int
+) -> None:
+    engine = engines()
+    code = "import os; print('sees', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    group = job_group(server, code) if nodes == 1 else gang_group(engine, server, code)
+    asked = NodeResources(cores=1, gpus=gpus)
+    job = engine.start(msgspec.structs.replace(group, resources=asked))
+    assert ended(engine, job, 60).exit_code == 0
+    for name in [DRIVER_LOG] if nodes == 1 else [log_of(0), log_of(1)]:
+        assert server.log(name).strip() in [f"sees {one!r}" for one in seen]
+
+
 def test_two_servers_on_one_cluster_see_their_own_jobs_only(
     engines: Engines, cluster: Cluster, server: FakeServer, tmp_path: Path
 ) -> None:
@@ -111,6 +131,7 @@ def test_where_ray_adds_nodes_a_group_waits_and_is_told_why_when_none_come(
     job = engine.start(NodeGroup(key="job", nodes=nodes, plan=plan, resources=asked))
     wait_until(lambda: "Ray to add nodes" in engine.poll([job])[job].detail)
     status = ended(engine, job)
+    assert status.exit_code is None, "no agent was there that could have ended"
     assert "with 6 cores" in status.detail
     assert f"the cluster has {NODES} nodes" in status.detail
     engine.kill(job)

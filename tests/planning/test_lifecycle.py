@@ -176,3 +176,20 @@ def test_what_follows_from_a_look_at_the_job(
 ) -> None:
     verdict = lifecycle.decide(run, JobStatus(phase=phase), NOW)
     assert (verdict and (verdict.run.state, verdict.take_over)) == expected
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (70, "The agent ended with exit code 70 and could not report. The engine says: why"),
+        (None, "The run did not begin: no agent of it was started. The engine says: why"),
+    ],
+)
+def test_a_run_that_never_had_its_nodes_is_not_told_of_an_exit_code(
+    exit_code: int | None, words: str
+) -> None:
+    status = JobStatus(phase=JobPhase.EXITED, exit_code=exit_code, detail="why")
+    verdict = lifecycle.decide(a_run(S.STARTING), status, NOW)
+    assert verdict is not None
+    assert verdict.run.error is not None
+    assert verdict.run.error.message == words

@@ -50,10 +50,13 @@ def test_a_model_is_served_where_it_was_made_if_that_can_serve_it(
 @pytest.mark.parametrize(
     ("framework", "version", "python", "first"),
     [
+        ("TensorFlow", "1.12", "3.6", "tensorflow==1.12.*"),
+        ("TensorFlow", "1.13.1", "3.7", "tensorflow==1.13.1"),
         ("TensorFlow", "2.0", "3.7", "tensorflow==2.0.*"),
         ("TensorFlow", "2.2.0", "3.7", "tensorflow-cpu==2.2.0"),
         ("TensorFlow", "2.21", None, "tensorflow-cpu==2.21.*"),
         ("TensorFlow", None, None, "tensorflow-cpu"),
+        ("ScikitLearn", "0.19.1", "3.6", "scikit-learn==0.19.1"),
         ("ScikitLearn", "0.20.3", "3.7", "scikit-learn==0.20.3"),
         ("Onnx", "1.3", None, "onnxruntime"),
     ],

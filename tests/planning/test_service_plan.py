@@ -10,7 +10,7 @@ from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.runs import RunError
 from runyard.domain.services import Revision, ServiceRecord, ServiceSpec, ServiceState
 from runyard.domain.states import RunState
-from runyard.planning.services import FRONT, Seen, Step, plan_service
+from runyard.planning.services import FRONT, Seen, Step, in_service_words, plan_service
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BROKEN = RunError(code="UserError", message="init() raised KeyError")
@@ -64,6 +64,17 @@ def test_a_service_whose_first_revision_fails_has_failed_and_says_why() -> None:
     assert step.service.error == BROKEN
     assert step.service.failed == revision(1, "one")
     assert step.start == ()
+
+
+def test_a_failure_is_told_of_workers_and_not_of_a_run() -> None:
+    told = "Rank 1: ModuleNotFoundError: No module named 'x'. Add it to the environment of the run."
+    error = in_service_words(RunError(code="UserError", message=told))
+    assert error is not None
+    assert error.message == (
+        "Worker 1: ModuleNotFoundError: No module named 'x'. "
+        "Add it to the environment of the service."
+    )
+    assert in_service_words(None) is None
 
 
 def test_a_failed_update_leaves_the_old_revision_serving() -> None:

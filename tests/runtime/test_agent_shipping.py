@@ -211,6 +211,23 @@ def test_outputs_are_kept_while_the_job_runs(engine: LocalEngine, server: FakeSe
     assert len(puts) == 1
 
 
+def test_a_file_is_kept_early_once_nobody_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    done, begun = tmp_path / "outputs" / "done", tmp_path / "outputs" / "begun"
+    outputs = Outputs("run", str(tmp_path), pytest.fail)
+    for path in (done, begun):
+        path.write_text("whole")
+    os.utime(done, (time.time() - 10, time.time() - 10))
+    assert outputs.pending(only_stable=True) == [("outputs/done", str(done))]
+    done.write_text("the next checkpoint")
+    os.utime(done, (time.time() - 9, time.time() - 9))
+    begun.write_text("longer than before")
+    # Other than at the last look, both: only one of them is being written.
+    assert [name for name, _ in outputs.pending(only_stable=True)] == ["outputs/done"]
+    names = [name for name, _ in outputs.pending(only_stable=True)]
+    assert names == ["outputs/begun", "outputs/done"]
+
+
 def test_odd_outputs_are_kept_or_said(engine: LocalEngine, server: FakeServer) -> None:
     code = """
 import os

@@ -244,6 +244,7 @@ class Stage:
             self._server.store.records.delete(service)
             self._server.changes.notify(service.id)
             return
+        service = msgspec.structs.replace(service, settled=True)  # the front end knows at once
         for _ in range(4):  # start the front end and the workers; take over; see the old ones go
             seen = self._all_well(service)
             coming = service.coming

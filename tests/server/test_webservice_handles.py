@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from runyard.sdk.images import ContainerImage
 from runyard.sdk.inference_config import InferenceConfig
 from runyard.sdk.model import Model
 from runyard.sdk.resource_configuration import ResourceConfiguration
+from runyard.sdk.service_calls import example_body
 from runyard.sdk.session import Session
 from runyard.sdk.webservice import Webservice
 from runyard.sdk.webservice_kinds import AciWebservice, AksWebservice, LocalWebservice
@@ -165,6 +167,44 @@ def test_a_name_that_is_taken_is_refused_and_overwrite_makes_the_next_revision(
     assert serving.number == 2
 
 
+def test_a_local_service_is_replaced_by_the_next_of_its_name_and_no_other_one_is(
+    ws: Workspace, model: Model, server: LiveServer, stage: Stage
+) -> None:
+    config = LocalWebservice.deploy_configuration()
+    for number in (1, 2):
+        Model.deploy(ws, "digits-local", [model], None, config).wait_for_deployment()
+        serving = record_of(server, "digits-local").serving
+        assert serving is not None
+        assert serving.number == number
+    Model.deploy(ws, "digits-service", [model]).wait_for_deployment()
+    for name, other in (("digits-service", config), ("digits-local", None)):
+        with pytest.raises(WebserviceException, match="exists already"):
+            Model.deploy(ws, name, [model], None, other)
+
+
+def test_new_keys_and_another_auth_are_waited_for(
+    ws: Workspace, model: Model, server: LiveServer, stage: Stage
+) -> None:
+    service = Model.deploy(ws, "digits-service", [model])
+    service.wait_for_deployment()
+    assert isinstance(service, AciWebservice)
+    for change in (lambda: service.regen_key("Primary"), lambda: _change_auth(service)):
+        stage.held = True
+        done = threading.Thread(target=change)
+        done.start()
+        while record_of(server, "digits-service").settled:
+            time.sleep(0.01)
+        assert done.is_alive()
+        stage.release()
+        done.join(timeout=30)
+        assert service._record.settled
+
+
+def _change_auth(service: AciWebservice) -> None:
+    service.update(auth_enabled=True)
+    service.wait_for_deployment()
+
+
 @pytest.mark.parametrize("name", ["a", "Digits", "1abc", "digits-", "x" * 33, "a_b", 7])
 def test_a_malformed_name_is_refused_before_anything_is_sent(
     ws: Workspace, model: Model, name: str
@@ -302,6 +342,12 @@ class _Front(http.server.BaseHTTPRequestHandler):
         else:
             self._answer(200, json.dumps({"path": self.path, "sent": data.decode()}).encode())
 
+    def do_GET(self) -> None:
+        if self.secret and self.headers.get("Authorization") != f"Bearer {self.secret}":
+            self._answer(401, b'{"error": "a key is needed"}')
+        else:
+            self._answer(200, b'{"definitions": {"ServiceInput": {"example": {"data": [1]}}}}')
+
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -374,6 +420,14 @@ def test_a_service_that_does_not_answer_says_what_to_do(ws: Workspace, model: Mo
     service = Model.deploy(ws, "digits-service", [model])
     with pytest.raises(WebserviceException, match=r"does not answer[\s\S]*get_logs"):
         service.run("{}")
+
+
+def test_an_example_of_a_body_is_what_the_service_says(front: type[_Front]) -> None:
+    front.secret = "first"
+    address = f"http://127.0.0.1:{front.port}/swagger.json"  # type: ignore[attr-defined]
+    assert example_body(address, "first") == '{"data": [1]}'
+    assert example_body(address, "wrong") == ""
+    assert example_body("http://127.0.0.1:1/swagger.json") == ""
 
 
 def test_keys_are_changed_one_at_a_time(ws: Workspace, model: Model) -> None:

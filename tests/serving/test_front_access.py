@@ -23,6 +23,9 @@ def test_a_service_with_keys_wants_one(locked: Service) -> None:
         assert answer.headers["WWW-Authenticate"] == 'Bearer realm="demo"'
         assert answer.json()["error"]
         assert "get_keys" in str(answer.json()["fix"])
+    bare = locked.score(b"[1]", Authorization="first")
+    assert bare.status == 401
+    assert "does not begin with 'Bearer '" in str(bare.json()["why"])
     for key in ("first", "second"):
         assert locked.score(b"[1]", Authorization=f"Bearer {key}").body == b"[1]"
 
@@ -64,9 +67,11 @@ def test_a_large_body_without_a_key_is_not_read(locked: Service) -> None:
 
 
 def test_new_keys_replace_the_old_without_a_restart(locked: Service) -> None:
-    locked.write(key_hashes=[hash_key("third")])
-    while locked.score(b"[1]", Authorization="Bearer third").status != 200:
+    locked.write(key_hashes=[hash_key("third")], configuration="another")
+    platform = {"Authorization": "Bearer control"}
+    while locked.ask("GET", "/_runyard/status", headers=platform).json()["configuration"] == "":
         time.sleep(0.02)
+    assert locked.score(b"[1]", Authorization="Bearer third").status == 200
     assert locked.score(b"[1]", Authorization="Bearer first").status == 401
 
 

@@ -65,10 +65,13 @@ _LOST_PEER = re.compile(
     r"|remote process exited|ncclRemoteError|NCCL communicator (?:was|is) aborted"
     r"|Watchdog caught collective operation timeout|NCCL operations have failed or timed out"
     r"|gloo[^\n]*(?:Timed out waiting|[Rr]ead error|Socket closed)|Application timeout caused pair"
-    r"|MPI_ERR_PROC_FAILED|\bUNAVAILABLE\b|UnavailableError|Socket closed"
+    r"|MPI_ERR_PROC_FAILED|MPI says: Unknown error|\bUNAVAILABLE\b|UnavailableError|Socket closed"
     r"|failed to connect to all addresses|Collective ops is aborted|RPC Request was cancelled"
     r"|heartbeat timeout|Horovod has been shut ?down|HorovodInternalError|" + _LAUNCHER_SAYS.pattern
 )
+
+# What C++ says when Python has ended before the threads of a library.
+_ABORTED_AT_EXIT = re.compile(r"^terminate called without an active exception\s*\Z", re.MULTILINE)
 
 # What a rank says that waited in vain for others: they may have failed before.
 _NOT_MET = re.compile(
@@ -342,6 +345,8 @@ def _message(exit_code, text, traceback):
             "The exit code of the script is not known: its agent and its keeper, the processes "
             "that watched it, were both killed. Was the machine restarted, or all killed at once?"
         )
+    if exit_code == -signal.SIGABRT and _ABORTED_AT_EXIT.search(text) and traceback:
+        exit_code = 1  # Python had ended with the error; the library's own end only came after it
     if exit_code < 0:
         name = signal_name(-exit_code)
         said = "The script ended by signal %s: %s." % (name, _SIGNALS.get(name, "it was killed"))

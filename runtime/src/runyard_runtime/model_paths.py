@@ -50,7 +50,7 @@ def find(name, version=None, environ=None):
                 os.getcwd(),
                 _others(here, root(environ)),
             ),
-            "Say from which workspace it is to be fetched, or mind the spelling.",
+            _fix(environ),
         )
     )
 
@@ -61,6 +61,12 @@ def _others(versions, folder):
         return " There are versions %s." % ", ".join(str(one) for one in versions)
     models = sorted(_names(folder))
     return " Models here: %s." % ", ".join(models[:20]) if models else ""
+
+
+def _fix(environ):
+    if (os.environ if environ is None else environ).get(VARIABLE):
+        return "Deploy the service with this model, too (models=[...]), or mind the spelling."
+    return "Say from which workspace it is to be fetched, or mind the spelling."
 
 
 def _names(folder):

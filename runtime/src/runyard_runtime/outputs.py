@@ -3,11 +3,13 @@
 import hashlib
 import os
 import stat
+import time
 
 from runyard_runtime.server_link import FileBody, Refused, Unreadable, run_path
 
 _PIECE = 1 << 20
 _BATCH_FILES, _BATCH_BYTES = 200, 64 << 20
+_STILL_SECONDS = 5.0  # who writes a file without a pause of so long is not done with it
 
 
 class Outputs:
@@ -44,18 +46,20 @@ class Outputs:
         ]
 
     def pending(self, only_stable=False):
-        """Files that changed since they were uploaded; `only_stable`: and not since the last look.
+        """Files that changed since they were uploaded; `only_stable`: and nobody writes them now.
 
-        A list of (name below the work folder, where it is on disk).
+        A list of (name below the work folder, where it is on disk). A file that is written again
+        and again, as a checkpoint is, must not have to stay the same from one look to the next.
         """
         found = dict(self._walk())
+        still = (time.time() - _STILL_SECONDS) * 1e9
         before, self._seen = self._seen, {name: signature(place) for name, place in found.items()}
         return [
             (name, found[name])
             for name, known in sorted(self._seen.items())
             if known is not None
             and known != self._uploaded.get(name)
-            and (not only_stable or known == before.get(name))
+            and (not only_stable or known == before.get(name) or known[2] <= still)
         ]
 
     def upload(self, link, files):

@@ -27,7 +27,7 @@ from runyard.domain.data import (
 from runyard.domain.errors import Invalid, NotFound
 from runyard.domain.files import FileInfo
 from runyard.domain.models import ModelPage, model_label
-from runyard.domain.runs import RunPage
+from runyard.domain.runs import RunPage, plural
 
 FILES_SHOWN = 20
 _PATIENT_SECONDS = 600.0  # a recipe of many addresses, or of a slow store, takes a while
@@ -111,7 +111,7 @@ def _list_files(scope: Scope, place: str, *, as_json: bool) -> None:
     console.table(
         ("SIZE", "PATH"), [[Cell(size_text(file.size)), Cell(file.path)] for file in files]
     )
-    console.note(f"{len(files)} files, {size_text(sum(file.size for file in files))}.")
+    console.note(f"{plural(len(files), 'file')}, {size_text(sum(file.size for file in files))}.")
 
 
 @data.command("show")
@@ -333,7 +333,7 @@ def upload(
         )
         return
     there = f", {len(files) - count} were there already" if count < len(files) else ""
-    console.say(f"{count} files to {store.name}:{path}{there}")
+    console.say(f"{plural(count, 'file')} to {store.name}:{path}{there}")
     if record is not None:
         _say_registered(record, as_json=False)
 
@@ -367,7 +367,7 @@ def download(
     if as_json:
         console.document([str(path) for path in paths])
         return
-    console.say(f"{len(paths)} files in {folder}")
+    console.say(f"{plural(len(paths), 'file')} in {folder}")
 
 
 # ---- small steps -----------------------------------------------------------------------------

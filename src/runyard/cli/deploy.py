@@ -12,7 +12,7 @@ from runyard.cli.render import failure_text
 from runyard.cli.scope import Scope, open_scope
 from runyard.cli.submitting import parse_pairs
 from runyard.domain.errors import Invalid
-from runyard.domain.services import ServiceAuth, ServiceRecord
+from runyard.domain.services import ServiceAuth, ServiceRecord, ServiceState
 
 if TYPE_CHECKING:
     from runyard.sdk.deployment import Code
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from runyard.sdk.model import Model
     from runyard.sdk.webservice import Webservice
     from runyard.sdk.workspace import Workspace
+
+_LONGEST_EXAMPLE = 300  # characters of a body that still fits a hint
 
 workspace_option = click.option(
     "--workspace", metavar="NAME", help="Another workspace than the one of this folder."
@@ -285,7 +287,7 @@ def _finish(
     known: int = 0,
 ) -> None:
     """Wait if asked to, and say how it is. `known`: revisions that were there before."""
-    from runyard.sdk.service_waiting import is_settled, succeeded
+    from runyard.sdk.service_waiting import is_settled, settle, succeeded
     from runyard.sdk.webservice import Webservice
 
     service = Webservice._of(workspace, record)
@@ -295,19 +297,32 @@ def _finish(
             shown = service._record.waiting
             console.note(console.plain(shown))
         service._look_again(30.0)
+    if wait:
+        settle(service)
     record = service._record
     is_good = not wait or succeeded(record, known)
     if as_json:
         console.document(record)
     elif is_good:
         console.say(service.scoring_uri)
-        console.note(
-            f"{record.name} is {record.state}. Try it: runyard service score {record.name}"
-        )
+        console.note(f"{record.name} is {record.state}. {_hint(service)}")
     else:
         _say_failure(record, service)
     if not is_good:
         context.exit(1)
+
+
+def _hint(service: "Webservice") -> str:
+    """How to try the service, with a body that it takes if it says one."""
+    from shlex import quote
+
+    from runyard.sdk.service_calls import example_body
+
+    body = ""
+    if service._record.state is ServiceState.HEALTHY:
+        body = example_body(service.swagger_uri, service._new_secret())
+    data = quote(body) if 0 < len(body) <= _LONGEST_EXAMPLE else "'{}'"
+    return f"Try it: runyard service score {service.name} {console.plain(data)}"
 
 
 def _say_failure(record: ServiceRecord, service: "Webservice") -> None:

@@ -245,7 +245,12 @@ def _events(scope: Scope, run_id: str, log_name: str | None) -> Iterator[tuple[s
 
 
 def follow_run(
-    scope: Scope, run: RunRecord, log_name: str | None = None, *, quiet: bool = False
+    scope: Scope,
+    run: RunRecord,
+    log_name: str | None = None,
+    *,
+    quiet: bool = False,
+    says_end: bool = True,
 ) -> RunRecord:
     """Print what the run prints until it is over; returns its last record.
 
@@ -265,7 +270,7 @@ def follow_run(
             if not quiet and run.waiting and run.waiting != waiting:
                 console.note(console.plain(f"{run.state}: {run.waiting}"))
             waiting = run.waiting
-    if not quiet:
+    if says_end and not quiet:
         _say_end(run, shown)
     return run
 

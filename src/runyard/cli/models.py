@@ -29,6 +29,7 @@ from runyard.domain.models import (
     model_label,
     model_root,
 )
+from runyard.domain.runs import plural
 from runyard.sdk.blob_upload import Content, post_with_contents
 from runyard.sdk.data_transfer import in_parallel
 from runyard.sdk.model_files import measure_model
@@ -178,7 +179,7 @@ def show_model(name: str, workspace: str | None, as_json: bool) -> None:
     console.table(("SIZE", "PATH"), rows)
     if len(record.manifest) > FILES_SHOWN:
         console.note(f"… and {len(record.manifest) - FILES_SHOWN} more; --json shows all.")
-    console.note(f"{len(record.manifest)} files, {size_text(record.size)}.")
+    console.note(f"{plural(len(record.manifest), 'file')}, {size_text(record.size)}.")
 
 
 def _resources(resources: ModelResources) -> str:

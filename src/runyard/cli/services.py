@@ -15,6 +15,7 @@ from runyard.cli.render import failure_text, render_age
 from runyard.cli.scope import Scope
 from runyard.domain.errors import Invalid
 from runyard.domain.services import ServiceAuth, ServiceRecord, ServiceState, revision_roles
+from runyard.domain.states import TERMINAL, RunState
 
 if TYPE_CHECKING:
     from runyard.sdk.webservice import Webservice
@@ -106,7 +107,11 @@ def show(name: str, workspace: str | None, as_json: bool) -> None:
     if record.error is not None:
         console.heading("Error")
         text = console.plain(failure_text(record.error), keep_lines=True)
+        if record.failed is not None and record.serving is not None:
+            console.say(f"Revision {record.failed.number} did not come up:")
         console.say(console.paint(text, "red"))
+        if record.failed is not None and record.serving is not None:
+            console.say(f"Revision {record.serving.number} goes on serving.")
     console.heading("Revisions")
     console.table(("REVISION", "ROLE", "SCORER", "REPLICAS", "ENVIRONMENT", "RUN"), _rows(record))
 
@@ -237,9 +242,19 @@ def _find(scope: Scope, name: str) -> "Webservice":
 
 
 def _note(record: ServiceRecord) -> str:
-    if record.error is not None:
-        return record.error.message.partition("\n")[0]
-    return record.waiting
+    if record.error is None:
+        return record.waiting
+    return _failed_update(record, record.error.message.partition("\n")[0])
+
+
+def _failed_update(record: ServiceRecord, why: str) -> str:
+    """Why the service is unwell, or why it still serves what it did before."""
+    if record.failed is None or record.serving is None:
+        return why
+    return (
+        f"revision {record.failed.number} did not come up: {why.rstrip('.')}; "
+        f"revision {record.serving.number} goes on serving"
+    )
 
 
 def _rows(record: ServiceRecord) -> list[list[Cell]]:
@@ -267,7 +282,12 @@ def _follow(scope: Scope, found: "Webservice") -> None:
         if revision is not None and revision.run is not None and revision.run not in seen:
             seen.add(revision.run)
             console.note(f"── revision {revision.number}", "dim")
-            follow_run(scope, scope.find_run(revision.run))
+            run = follow_run(scope, scope.find_run(revision.run), says_end=False)
+            if run.state is RunState.FAILED:
+                why = f"see why: runyard service show {record.name}"
+                console.note(f"── revision {revision.number} has failed; {why}")
+            elif run.state in TERMINAL:
+                console.note(f"── revision {revision.number} has ended", "dim")
             continue
         if record.coming is None and record.serving is None:
             return
@@ -279,6 +299,8 @@ def _follow(scope: Scope, found: "Webservice") -> None:
 
 def _read(data: str | None) -> bytes:
     if data is None:
+        if sys.stdin.isatty():
+            console.note("Reading the data from the terminal; end it with Ctrl-D.")
         return sys.stdin.buffer.read()
     if not data.startswith("@"):
         return data.encode()

@@ -123,6 +123,7 @@ def create_service(
         return msgspec.structs.replace(
             _with_revision(service, draft.spec, now, draft.uid),
             secret=_overwritten_secret(service, draft, secret),
+            settled=False,
             access=msgspec.structs.replace(draft.access, port=service.access.port),
             compute_type=draft.compute_type,
             description=draft.description,
@@ -252,6 +253,7 @@ def update_service(
         return msgspec.structs.replace(
             record,
             access=access,
+            settled=record.settled and access == record.access,
             description=record.description if patch.description is None else patch.description,
             tags={key: value for key, value in tags.items() if key not in patch.remove_tags},
             properties={**record.properties, **patch.properties},
@@ -436,7 +438,7 @@ def set_key(
     def how(record: ServiceRecord) -> ServiceRecord:
         _check_lives(record)
         known = {**open_secrets(record, secret), which: new}
-        return msgspec.structs.replace(record, secret=seal(known, secret))
+        return msgspec.structs.replace(record, secret=seal(known, secret), settled=False)
 
     return _change(store, service.id, how)
 

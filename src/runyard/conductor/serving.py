@@ -31,7 +31,7 @@ from runyard.domain.models import MODELS_FOLDER, ModelRecord
 from runyard.domain.runs import LauncherSpec, RunError, RunKind, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.services import Revision, ServiceRecord, ServiceState
 from runyard.domain.states import RunState
-from runyard.planning.services import FRONT, Seen, Step, give_up, plan_service
+from runyard.planning.services import FRONT, Seen, Step, give_up, in_service_words, plan_service
 from runyard.serving.access import hash_key
 from runyard.settings import Settings
 from runyard.stores.base import Store
@@ -146,8 +146,9 @@ class Serving:
             if step.service != service:
                 return _NEXT_LOOK
             waits = service.coming or service.leaving or service.deleting
-            is_settled = service.state in (ServiceState.HEALTHY, ServiceState.FAILED)
-            return _QUIET_LOOK if is_settled and not waits else _BUSY_LOOK
+            is_well = service.state is ServiceState.HEALTHY and service.settled
+            is_quiet = is_well or service.state is ServiceState.FAILED
+            return _QUIET_LOOK if is_quiet and not waits else _BUSY_LOOK
         except Stale:
             return _NEXT_LOOK  # somebody changed it
         except NotFound:
@@ -201,7 +202,19 @@ class Serving:
         if serving is not None and told.get(serving, {}).get("ready_workers", 0) < 1:
             in_use += [revision.number for revision in service.leaving]  # not taken over yet
         patience = timedelta(seconds=self._settings.service_start_seconds)
-        return plan_service(service, seen, in_use, self._now(), patience)
+        step = plan_service(service, seen, in_use, self._now(), patience)
+        return step if service.settled else self._with_settled(step, sight.front)
+
+    def _with_settled(self, step: Step, front: Mapping[str, object] | None) -> Step:
+        """The step with a settled service, if its front end goes by what it is to be told."""
+        told = self._told(step.service)
+        if told is None or front is None:
+            return step
+        # A front end of an older server does not say.
+        if front.get("configuration", told["configuration"]) != told["configuration"]:
+            return step
+        settled = msgspec.structs.replace(step.service, settled=True)
+        return msgspec.structs.replace(step, service=settled)
 
     def _see(self, seen: dict[str, Seen], run_id: str, *, is_ready: bool, answering: int) -> None:
         try:
@@ -210,7 +223,7 @@ class Serving:
             return
         seen[run_id] = Seen(
             state=run.state,
-            error=run.error,
+            error=in_service_words(run.error),
             waiting=run.waiting,
             started=run.started,
             is_ready=is_ready and run.state is RunState.RUNNING,
@@ -294,9 +307,22 @@ class Serving:
 
     def _tell_front(self, service: ServiceRecord) -> None:
         """Have what the front end is to do in its folder."""
+        told = self._told(service)
+        if told is None:
+            return  # the record says so
+        data = json.dumps(told, sort_keys=True).encode()
+        if self._written.get(service.id) == data:
+            return
+        folder = self._folder / service.uid
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        job_folder.write_atomically(str(folder / "front.json"), data, mode=0o600)
+        self._written[service.id] = data
+
+    def _told(self, service: ServiceRecord) -> dict[str, object] | None:
+        """What the front end is to do; None if the service's keys cannot be read."""
         known = self._open(service)
         if isinstance(known, RunError):
-            return  # the record says so
+            return None
         access = service.access
         told = {
             "name": service.name,
@@ -324,12 +350,7 @@ class Serving:
             },
         }
         data = json.dumps(told, sort_keys=True).encode()
-        if self._written.get(service.id) == data:
-            return
-        folder = self._folder / service.uid
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        job_folder.write_atomically(str(folder / "front.json"), data, mode=0o600)
-        self._written[service.id] = data
+        return {**told, "configuration": hashlib.sha256(data).hexdigest()}
 
     def _names(self, revision: Revision) -> list[dict[str, str]]:
         for id in revision.spec.models:

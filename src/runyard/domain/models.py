@@ -12,6 +12,14 @@ from runyard.domain.files import FileEntry, Manifest
 
 # v1's `Model.Framework`. A model may have another; then only a script can serve it.
 FRAMEWORKS = ("Custom", "TensorFlow", "ScikitLearn", "Onnx", "TfKeras", "PyTorch", "Multi")
+# What else people call them, in lower case.
+_FRAMEWORK_ALIASES = {
+    "sklearn": "ScikitLearn",
+    "scikit-learn": "ScikitLearn",
+    "scikit_learn": "ScikitLearn",
+    "tf": "TensorFlow",
+    "torch": "PyTorch",
+}
 MODELS_FOLDER = "azureml-models"  # where v1 lays models out: azureml-models/NAME/VERSION/…
 
 # Under these a model is found, beside its own properties.
@@ -188,8 +196,9 @@ def check_model_files(manifest: Manifest, *, is_folder: bool) -> None:
 
 
 def known_framework(name: str) -> str:
-    """The framework in v1's spelling; one that v1 does not know, as it is."""
-    return next((known for known in FRAMEWORKS if known.lower() == name.lower()), name)
+    """The framework in v1's spelling, by any of its names; one that v1 does not know, as it is."""
+    spelled = {**_FRAMEWORK_ALIASES, **{known.lower(): known for known in FRAMEWORKS}}
+    return spelled.get(name.strip().lower(), name)
 
 
 def check_framework(framework: str | None, version: str | None) -> None:

@@ -154,6 +154,7 @@ class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError | None = None  # why the last revision did not come up, or why it is unwell
     access: ServiceAccess = ServiceAccess()
     port: int = 0
+    settled: bool = True  # False: the front end has yet to take over other access or keys
     secret: str = ""  # the sealed keys, for the server alone; empty in every answer
     made: int = 0  # revisions that were asked for so far
     serving: Revision | None = None

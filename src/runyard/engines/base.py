@@ -29,7 +29,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What one poll says of one job."""
 
     phase: JobPhase
-    exit_code: int | None = None  # of the agents; None unless EXITED
+    exit_code: int | None = None  # of the agents; None unless EXITED, or where none had begun
     detail: str = ""  # the engine's own words, for people; of PENDING: what it waits for
     # With GONE: a node is lost, and all that was on it. Nobody can take over there, so the attempt
     # is over. Without it another agent may be started in the same place.

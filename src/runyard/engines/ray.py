@@ -216,7 +216,7 @@ class RayEngine:
         if seconds < limit:
             return JobStatus(phase=JobPhase.PENDING, detail=f"waits for {what}: {words}")
         detail = f"it had no nodes after {limit:g} s of waiting for {what}: {words}"
-        return JobStatus(phase=JobPhase.EXITED, exit_code=1, detail=detail)
+        return JobStatus(phase=JobPhase.EXITED, detail=detail)
 
     def _request(self, group: NodeGroup, need: _Need) -> dict[str, object]:
         """The job as Ray's API takes it. What is secret is in its environment only."""

@@ -135,8 +135,10 @@ class Guard:
 
     def _environment(self) -> dict[str, str]:
         """What the agent sees; it keeps from its ranks what is not for them."""
-        told = self._spec["environment"]
-        return dict(os.environ, RUNYARD_NODE_INDEX=str(self._node), **told)
+        told = dict(self._spec["environment"], RUNYARD_NODE_INDEX=str(self._node))
+        if not self._spec["bundle"].get("GPU"):
+            told["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides those of others only from who has some
+        return dict(os.environ, **told)
 
     def _reap(self) -> None:
         while True:

@@ -240,7 +240,9 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
         return Verdict(run=changed, take_over=True)
     if run.state is RunState.CANCEL_REQUESTED:
         return Verdict(run=move(run, RunState.CANCELED, now=now))
-    if job.phase is JobPhase.EXITED:
+    if job.phase is JobPhase.EXITED and job.exit_code is None:
+        what = "The run did not begin: no agent of it was started."
+    elif job.phase is JobPhase.EXITED:
         what = f"The agent ended with exit code {job.exit_code} and could not report."
     elif job.node_lost:
         what = "A node of this run was lost, and all that ran on it."

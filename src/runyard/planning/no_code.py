@@ -26,8 +26,14 @@ class NoCode(NamedTuple):
 
 
 # TensorFlow's wheels exist for few Pythons each; scikit-learn's, too.
-_TENSORFLOW_PYTHONS = (((2, 4), "3.7"), ((2, 5), "3.8"), ((2, 8), "3.9"), ((2, 12), "3.10"))
-_SKLEARN_PYTHONS = (((0, 24), "3.7"), ((1, 0), "3.8"), ((1, 1), "3.9"))
+_TENSORFLOW_PYTHONS = (
+    ((1, 13), "3.6"),
+    ((2, 4), "3.7"),
+    ((2, 5), "3.8"),
+    ((2, 8), "3.9"),
+    ((2, 12), "3.10"),
+)
+_SKLEARN_PYTHONS = (((0, 20), "3.6"), ((0, 24), "3.7"), ((1, 0), "3.8"), ((1, 1), "3.9"))
 _TENSORFLOW = NoCode(
     "tensorflow",
     ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel"),
@@ -68,8 +74,8 @@ def find_no_code(model: ModelRecord) -> NoCode:
     raise Invalid(
         f"Model '{model.name}:{model.number}' cannot be deployed without an entry script.",
         why=f"It was registered {what}; without a script are served: {', '.join(NO_CODE)}.",
-        fix="Register it with model_framework=Model.Framework.…, or give an inference_config "
-        "with an entry script.",
+        fix="Register it with model_framework=Model.Framework.… (--framework NAME), or give an "
+        "inference_config with an entry script (--script FILE).",
     )
 
 

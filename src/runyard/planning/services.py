@@ -6,6 +6,7 @@ serving  its workers or the front end are lost → start them again, later each 
 leaving  the front end has no more use for it → end its workers
 """
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
@@ -105,6 +106,15 @@ def _plan_front(
     start.append(FRONT)
     starts = service.front_starts + 1
     return msgspec.structs.replace(service, front_starts=starts, front_failed_at=None)
+
+
+def in_service_words(error: RunError | None) -> RunError | None:
+    """What a run says of its failure, said of a service: it has workers, and no ranks."""
+    if error is None:
+        return None
+    message = re.sub(r"^Rank (\d+)", r"Worker \1", error.message)
+    message = message.replace("environment of the run", "environment of the service")
+    return msgspec.structs.replace(error, message=message)
 
 
 def give_up(service: ServiceRecord, error: RunError) -> ServiceRecord:

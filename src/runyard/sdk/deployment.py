@@ -62,7 +62,15 @@ def deploy(
     check_name(name)
     checked_models(models, has_code=code is not None)
     settings = plan_settings(deployment_config, deployment_target)
+    # v1 replaces a service on the own machine without being asked to.
+    overwrite = overwrite or (settings.compute_type == "Local" and _is_local(workspace, name))
     return deploy_so(workspace, name, models, code, settings, overwrite=overwrite)
+
+
+def _is_local(workspace: "Workspace", name: str) -> bool:
+    """True if there is a service of that name, and it was deployed as a local one."""
+    found = ask(workspace, "GET", f"{workspace._path}/services", tuple[ServiceRecord, ...])
+    return any(one.name == name and one.compute_type == "Local" for one in found)
 
 
 def deploy_so(

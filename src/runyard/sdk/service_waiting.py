@@ -1,11 +1,17 @@
 """Waiting for a service: when it is over, what is printed meanwhile, and what a failure says."""
 
+import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from runyard.domain.services import ServiceRecord, ServiceState
 
+if TYPE_CHECKING:
+    from runyard.sdk.webservice import Webservice
+
 SUCCEEDED = "Succeeded"
 _TRACEBACK_LINES = 40
+_SETTLE_SECONDS = 10.0  # longer than a front end that answers ever needs
 
 
 def is_settled(service: ServiceRecord) -> bool:
@@ -20,6 +26,17 @@ def succeeded(service: ServiceRecord, known: int = 0) -> bool:
     """
     last_failed = service.failed is not None and service.failed.number == service.made > known
     return service.state is ServiceState.HEALTHY and not last_failed
+
+
+def settle(service: "Webservice") -> None:
+    """Wait a while until callers are treated as was asked last: by the new keys, say."""
+    service.update_deployment_state()
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while not service._record.settled and service._record.state is ServiceState.HEALTHY:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        service._look_again(left)
 
 
 def failure_text(service: ServiceRecord, timeout_seconds: float | None = None) -> str:

@@ -17,7 +17,7 @@ from runyard.domain.services import (
     ServiceRecord,
     ServiceToken,
 )
-from runyard.sdk import deployment
+from runyard.sdk import deployment, service_waiting
 from runyard.sdk.deployment import Change, Code, ask, service_path
 from runyard.sdk.deployment_configuration import (
     WebserviceDeploymentConfiguration,
@@ -374,6 +374,7 @@ class Webservice:
             self._known = self._record.made
             waiting.ends("Failed")
             raise WebserviceException(failure_text(self._record))
+        service_waiting.settle(self)
         waiting.ends(SUCCEEDED)
         if show_output:
             sys.stdout.write(f"{self._finished()}\n")
@@ -442,6 +443,7 @@ class Webservice:
         check_keys(set_key)
         body = {"key": set_key}
         ask(self.workspace, "POST", f"{self._path}/keys/{which}", ServiceKeys, body=body)
+        service_waiting.settle(self)
         self._secret = None
 
     def get_token(self) -> tuple[str, datetime]:

@@ -90,17 +90,25 @@ def refusal(
     return status, lines, json.dumps(body, ensure_ascii=False).encode()
 
 
-def unauthorized(service: str, *, missing: bool) -> Reply:
+def unauthorized(service: str, authorization: bytes | None) -> Reply:
     """No key, or a wrong one."""
     lines = JSON + b'WWW-Authenticate: Bearer realm="%s"\r\n' % service.encode("ascii", "ignore")
     return refusal(
         401,
         "denied",
         f"Service '{service}' does not know you.",
-        why="The request carries no key." if missing else "The key or token is wrong or too old.",
+        why=_why_denied(authorization),
         fix="Send 'Authorization: Bearer KEY'; service.get_keys() or get_token() has it.",
         lines=lines,
     )
+
+
+def _why_denied(authorization: bytes | None) -> str:
+    if authorization is None:
+        return "The request carries no key."
+    if authorization[:7].lower() != b"bearer ":
+        return "The Authorization header does not begin with 'Bearer ' before the key."
+    return "The key or token is wrong or too old."
 
 
 def not_found(path: str) -> Reply:

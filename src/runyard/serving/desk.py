@@ -94,7 +94,7 @@ class Desk:
         if target in self._scoring:
             if self._may(authorization):
                 return None
-            return answers.unauthorized(self.config.name, missing=authorization is None)
+            return answers.unauthorized(self.config.name, authorization)
         path = target.partition(b"?")[0]
         if path in _OPEN:
             return None
@@ -102,7 +102,7 @@ class Desk:
             return None
         if path in self._pages and self._is_platform(authorization):
             return None
-        return answers.unauthorized(self.config.name, missing=authorization is None)
+        return answers.unauthorized(self.config.name, authorization)
 
     def receive(self, request: Request) -> None:
         """A complete request: to a worker, or answered here."""
@@ -201,6 +201,7 @@ class Desk:
     def _status(self) -> Reply:
         document = {
             "name": self.config.name,
+            "configuration": self.config.configuration,
             "ready_workers": self.balancer.ready,
             "waiting": self.balancer.waiting,
             "connections": len(self.connections),

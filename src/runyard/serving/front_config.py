@@ -47,6 +47,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     port: int
+    configuration: str = ""  # tells this file from the one before; see /_runyard/status
     host: str = "127.0.0.1"
     auth: Auth = Auth.NONE
     key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex

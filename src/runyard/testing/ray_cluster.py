@@ -56,12 +56,13 @@ _WATCHFUL = {
 class RayCluster:
     """A running cluster: `address` is that of its dashboard, node 0 its head."""
 
-    def __init__(self, folder: Path, *, cores: int, apart: bool) -> None:
+    def __init__(self, folder: Path, *, cores: int, apart: bool, gpus: int = 0) -> None:
         self.token = secrets.token_hex(24)
         self.mark = f"ray-cluster-{folder.name}"
         self._nodes = 0
         self._folder = folder
         self._cores = cores
+        self._gpus = gpus  # that Ray is told of: it does not look for them
         self._apart = apart
         self._ports = ports.Reservation().take("127.0.0.1", 3)
         self._net = _Net(folder.name) if apart else None
@@ -122,6 +123,7 @@ class RayCluster:
         command = [
             *(str(self._bin / "ray"), "start", "--block", "--disable-usage-stats"),
             *(f"--num-cpus={self._cores}", f"--object-store-memory={_STORE_BYTES}"),
+            f"--num-gpus={self._gpus}",
             *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
             *arguments,
         ]
@@ -295,7 +297,9 @@ def ray_cluster(*, nodes: int = 1, cores: int = 4, apart: bool = False) -> Itera
 
 
 @contextlib.contextmanager
-def shared_ray_cluster(place: Path, *, nodes: int, cores: int = 4) -> Iterator[tuple[str, str]]:
+def shared_ray_cluster(
+    place: Path, *, nodes: int, cores: int = 4, gpus: int = 0
+) -> Iterator[tuple[str, str]]:
     """(address, token) of a cluster that all who name that place share: the last one stops it."""
     note = place / "ray-cluster.json"
     with _locked(place):
@@ -304,7 +308,7 @@ def shared_ray_cluster(place: Path, *, nodes: int, cores: int = 4) -> Iterator[t
             known = json.loads(note.read_text())
         if not known["users"]:
             folder = Path(tempfile.mkdtemp(prefix="ry-ray-", dir="/tmp"))
-            cluster = RayCluster(folder, cores=cores, apart=False)
+            cluster = RayCluster(folder, cores=cores, apart=False, gpus=gpus)
             try:
                 cluster.start(nodes)
             except BaseException:

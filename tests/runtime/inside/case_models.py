@@ -213,6 +213,8 @@ class ServiceTest(FolderTest):
         self.addCleanup(os.environ.pop, model_paths.VARIABLE, None)
         os.environ[model_paths.VARIABLE] = os.path.join(root, "net", "1")
         self.assertEqual(Model.get_model_path("net"), os.path.join(root, "net", "1", "x"))
+        with self.assertRaisesRegex(ModelNotFoundException, "Deploy the service with this model"):
+            Model.get_model_path("other")
         self.assertEqual(job.server.requests, [])
 
     def test_the_newest_version_that_is_here_then_a_file_of_that_name(self):
