@@ -1,23 +1,18 @@
 """The distributed examples, unchanged, on a server whose AmlCompute comes from a real Slurm."""
 
-import re
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from azureml.core import Experiment, Run, Workspace
+from azureml.core import Workspace
 from azureml.core.compute import AmlCompute, ComputeTarget
 from runyard.environments.uv_tool import find_uv
 from runyard.sdk import embedded
 from runyard.sdk.session import open_session
 from runyard.settings import load_settings
 from runyard.testing.slurm_cluster import slurm_cluster, why_not
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "distributed"
 
 pytestmark = [pytest.mark.story, pytest.mark.heavy]
 
@@ -54,29 +49,7 @@ def ws(variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return ws
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("pytorch-ddp", ("0", "1")),
-        ("mpi", ("0", "1")),
-        ("tensorflow-multiworker", ("worker_0", "worker_1")),
-    ],
-)
 def test_an_example_learns_the_same_on_both_nodes(
-    ws: Workspace, kind: str, names: tuple[str, ...]
+    ws: Workspace, two_node_example: Callable[[Workspace], None]
 ) -> None:
-    words = (str(EXAMPLES / "submit.py"), kind, "--processes-per-node", "1")
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = next(iter(Experiment(ws, kind).get_runs()))
-    assert run.get_status() == "Completed"
-    logs = [log_of(run, name) for name in names]
-    digests = {re.findall(r"^weights (\w{16})$", log, re.MULTILINE)[0] for log in logs}
-    assert len(digests) == 1
-    losses: Any = run.get_metrics()["loss"]
-    assert losses[-1] < losses[0] / 1.5
-
-
-def log_of(run: Run, name: str) -> str:
-    run.download_file(f"azureml-logs/70_driver_log_{name}.txt", f"{name}.txt")
-    return Path(f"{name}.txt").read_text()
+    two_node_example(ws)

@@ -83,7 +83,6 @@ class Serving:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._written: dict[str, bytes] = {}  # what the front end of a service was told last
-        self._models: dict[str, dict[str, str]] = {}  # names and versions, which never change
         self._thread = threading.Thread(target=self._work, name="services", daemon=True)
 
     def start(self) -> None:
@@ -336,8 +335,6 @@ class Serving:
                 {
                     "revision": revision.number,
                     "sockets": self._sockets(service, revision),
-                    "weight": 100,
-                    "models": self._names(revision),
                 }
                 for revision in (service.serving,)
                 if revision is not None
@@ -351,14 +348,6 @@ class Serving:
         }
         data = json.dumps(told, sort_keys=True).encode()
         return {**told, "configuration": hashlib.sha256(data).hexdigest()}
-
-    def _names(self, revision: Revision) -> list[dict[str, str]]:
-        for id in revision.spec.models:
-            if id not in self._models:
-                with contextlib.suppress(NotFound):  # removed, and still served
-                    model = self._store.records.get(ModelRecord, id)
-                    self._models[id] = {"name": model.name, "version": str(model.number)}
-        return [self._models[id] for id in revision.spec.models if id in self._models]
 
     def _sockets(self, service: ServiceRecord, revision: Revision) -> list[str]:
         """Where the workers of a revision listen; nowhere if none can have been started."""
