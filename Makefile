@@ -29,7 +29,7 @@ check: $(VENV)/.installed ## ruff, format, mypy strict, architecture tests
 
 test: check ## Everything
 	@scripts/system-packages
-	$(BIN)/pytest -q -n 2 --dist worksteal tests
+	$(BIN)/pytest -q -n 2 --dist worksteal --reruns 1 -rfER tests
 
 bench: $(VENV)/.installed ## Measure the promises, peers beside us
 	$(BIN)/python -m benchmarks

@@ -48,7 +48,8 @@ def test_a_note_is_kept_in_its_place_and_read_from_any(server: LiveServer) -> No
     assert ask(server, "GET", board(run)) == {"notes": [], "next": 0}
     for number in range(3):
         note = {"kind": "here", "node": number, "text": "Größe\n"}
-        assert ask(server, "POST", board(run), json=note) == {"next": number + 1}
+        answer = ask(server, "POST", board(run, f"&since={number}"), json=note)
+        assert answer == {"notes": [note], "next": number + 1}, "who posts sees it"
     found = ask(server, "GET", board(run, "&since=1"))
     assert [note["node"] for note in found["notes"]] == [1, 2]
     assert found["next"] == 3

@@ -102,7 +102,6 @@ class ServerBoard:
         self._changed = threading.Condition()
         self._notes = []
         self._has_asked = False
-        self._own = 0  # the place behind our last note: who posts sees it when they read
         self._outbox = []
         self._is_listening = False
         self._is_refused = False  # the run is gone, or not ours any more
@@ -110,7 +109,7 @@ class ServerBoard:
     def post(self, note):
         """Add a note; waits for a server that is away as long as the job is wanted."""
         link = self._link()
-        self._own = max(self._own, self._send(link, note))
+        self._send(link, note)
         link.close()
 
     def try_to_post(self, note):
@@ -124,11 +123,9 @@ class ServerBoard:
 
     def read(self, since):
         """The notes after that place, and the place after them."""
-        if not self._is_listening and (not self._has_asked or len(self._notes) < self._own):
+        if not self._is_listening and not self._has_asked:
             self._ask(self._link(), 0)
         with self._changed:
-            while self._is_listening and len(self._notes) < self._own and self._may_wait():
-                self._changed.wait(LOOK_SECONDS)
             return self._notes[since:], len(self._notes)
 
     def wait(self, seconds):
@@ -167,17 +164,21 @@ class ServerBoard:
 
     def _ask(self, link, seconds):
         """Take in what is new; True if there was anything."""
-        path = "%s&since=%d&wait=%d" % (self._path, len(self._notes), seconds)
-        found = self._call(link, "GET", path) or {"notes": []}
-        with self._changed:
-            self._has_asked = True
-            self._notes += found["notes"]
-            self._changed.notify_all()
-        return bool(found["notes"])
+        return self._exchange(link, "GET", "&wait=%d" % seconds)
 
     def _send(self, link, note):
-        """The place behind the note; 0 if nobody wants it any more."""
-        return (self._call(link, "POST", self._path, note) or {"next": 0})["next"]
+        """Add a note, and take in what is new with it: who posts sees it when they read."""
+        self._exchange(link, "POST", "", note)
+
+    def _exchange(self, link, verb, more, note=None):
+        since = len(self._notes)
+        path = "%s&since=%d%s" % (self._path, since, more)
+        found = (self._call(link, verb, path, note) or {"notes": []})["notes"]
+        with self._changed:
+            self._has_asked = True
+            self._notes += found[len(self._notes) - since :]  # the other thread may have been first
+            self._changed.notify_all()
+        return bool(found)
 
     def _call(self, link, verb, path, body=None):
         from runyard_runtime.server_link import Abandoned, Refused

@@ -47,12 +47,6 @@ class NotesPage(msgspec.Struct, frozen=True, kw_only=True):
     next: int
 
 
-class Posted(msgspec.Struct, frozen=True, kw_only=True):
-    """The place behind a new note."""
-
-    next: int
-
-
 def runtime(call: Call[None, NoQuery]) -> Download:
     """The package that agents are made of, as a zip; its ETag is the digest."""
     digest, content = bundle.archive()
@@ -99,12 +93,16 @@ def plan(call: Call[None, AttemptQuery]) -> msgspec.Raw:
     return msgspec.Raw(platform.conductor.plan_of(run))
 
 
-def post_note(call: Call[dict[str, object], AttemptQuery]) -> Posted:
-    """Leave a note for the other agents of the attempt: a JSON object."""
-    platform, run_id, attempt = call.platform, call.params["run"], call.query.attempt
-    place = platform.store.notes.add(run_id, attempt, msgspec.json.encode(call.body))
+def post_note(call: Call[dict[str, object], BoardQuery]) -> NotesPage:
+    """Leave a note for the other agents of the attempt; the answer has it, and all since a place.
+
+    So who posts has seen all that came before their note, and need not ask again.
+    """
+    platform, run_id, asked = call.platform, call.params["run"], call.query
+    platform.store.notes.add(run_id, asked.attempt, msgspec.json.encode(call.body))
     platform.changes.notify(_board(run_id))
-    return Posted(next=place)
+    found = _read(platform, run_id, asked)
+    return NotesPage(notes=found, next=asked.since + len(found))
 
 
 async def read_notes(call: Call[None, BoardQuery]) -> NotesPage:

@@ -212,9 +212,9 @@ DATA_ROUTES = (
         path=f"{_RUN}/board",
         permission=P.REPORT,
         handler=nodes.post_note,
-        query=nodes.AttemptQuery,
+        query=nodes.BoardQuery,
         body=dict[str, object],
-        answer=nodes.Posted,
+        answer=nodes.NotesPage,
         body_limit_bytes=nodes.LARGEST_NOTE,
     ),
     Route(

@@ -343,8 +343,7 @@ def _board(
     if data is not None:
         notes.append(json.loads(data))
         state.news.notify_all()
-        return 200, {"next": len(notes)}
-    since, wait = int(query["since"][0]), float(query["wait"][0])
+    since, wait = int(query["since"][0]), float(query.get("wait", ["0"])[0])
     deadline = time.monotonic() + wait
     while len(notes) <= since and time.monotonic() < deadline and state.is_up:
         state.news.wait(deadline - time.monotonic())

@@ -44,7 +44,7 @@ _PATIENT = {
     "RAY_raylet_start_wait_time_s": "180",
 }
 _WATCHFUL = {
-    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_initial_delay_ms": "10000",  # a node that comes up is slow to answer
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
