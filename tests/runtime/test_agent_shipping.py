@@ -258,6 +258,18 @@ open(b"bad\\xff", "w").write("not utf-8")
         assert f"'outputs/{name}' is not kept" in account
 
 
+def test_an_attempt_that_was_superseded_sends_nothing_more_and_ends(
+    engine: LocalEngine, server: FakeServer
+) -> None:
+    job = engine.start(job_group(server, FOREVER))
+    says(server, "running")
+    server.refuse = ("/streams/", 410)
+    server.stop_ordered = True  # what its report is answered with
+    assert ended(engine, job).exit_code == -signal.SIGTERM
+    refused = [path for verb, path in server.requests if verb == "POST" and "/streams/" in path]
+    assert len(refused) < 20, "it is not tried again and again"
+
+
 def test_one_refused_name_does_not_cost_the_others(server: FakeServer, tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "outputs").mkdir(parents=True)

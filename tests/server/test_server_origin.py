@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from runyard.server.auth import host_name
+from runyard.server.auth import allowed_hosts, host_name
+from runyard.settings import Settings
 
 if TYPE_CHECKING:
     from tests.server.conftest import LiveServer
@@ -104,3 +106,9 @@ def test_only_a_viewers_ticket_works_as_a_cookie(server: LiveServer) -> None:
 )
 def test_the_name_in_a_host_header(host: str, name: str) -> None:
     assert host_name(host) == name
+
+
+def test_the_name_in_its_public_address_is_one_of_its_names() -> None:
+    settings = Settings(home=Path("home"), public_url="https://Yard.lab:8443")
+    assert "yard.lab" in allowed_hosts(settings)
+    assert "" not in allowed_hosts(Settings(home=Path("home")))

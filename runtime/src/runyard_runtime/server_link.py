@@ -17,6 +17,7 @@ _TIMEOUT = 60.0  # of one read or write; a server that is silent longer is taken
 _PIECE = 1 << 20
 _LONGEST_LINE = 1 << 16
 DENIED = (401, 403, 404)  # the token, or the run: nothing of this job will be taken
+SUPERSEDED = 410  # a later attempt of the run goes on; nothing of this one will be taken
 _AGAIN = (408, 425, 429)
 
 

@@ -11,7 +11,7 @@ import stat
 import threading
 
 from runyard_runtime import job_folder, wire
-from runyard_runtime.server_link import DENIED, Abandoned, Refused, run_path
+from runyard_runtime.server_link import DENIED, SUPERSEDED, Abandoned, Refused, run_path
 
 LOG_CHUNK = 1 << 20
 EVENT_CHUNK = 4 << 20
@@ -164,7 +164,7 @@ class Shipper(threading.Thread):
         except Refused as error:
             if error.status == 409:
                 stream.offset = self._server_end(stream) - stream.base
-            elif error.status in DENIED:
+            elif error.status in DENIED or error.status == SUPERSEDED:
                 raise
             else:
                 stream.refused = True

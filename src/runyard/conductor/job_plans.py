@@ -65,8 +65,8 @@ class JobPlans:
         around = Surroundings(
             url=self._url() if can.one_machine else settings.public_url or self._url(),
             address_file=str(home / "server.json") if home else None,
-            token=mint(self._secret, Role.RUN, run.id, wire.NEVER),
-            agent_token=mint(self._secret, Role.AGENT, run.id, wire.NEVER),
+            token=self._mint(Role.RUN, run),
+            agent_token=self._mint(Role.AGENT, run),
             runtime=str(self.runtime) if home else bundle.archive()[0],
             blobs=self._store.blobs.folder() if home else None,
             grace_seconds=settings.grace_seconds,
@@ -85,6 +85,9 @@ class JobPlans:
         )
         workspace = runs.load_workspace(self._store, run.spec.workspace)
         return plan_job(run, workspace, self._load_manifest(run.spec.script.snapshot), around)
+
+    def _mint(self, role: Role, run: RunRecord) -> str:
+        return mint(self._secret, role, run.id, wire.NEVER, attempt=run.attempt)
 
     def _read_manifest(self, snapshot: str) -> Manifest:
         return decode_manifest(b"".join(self._store.blobs.open(snapshot)))

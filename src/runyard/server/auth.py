@@ -5,7 +5,7 @@ make its own name point at our address), an unsafe verb must not come from anoth
 and the token must grant what the route asks for.
 
 A token reaches no further than it must: that of a run (what its scripts have) and that of its
-agent reach the run's workspace, and die with the run; a viewer's ticket reaches a run and its
+agent reach the run's workspace, and die with the attempt; a viewer's ticket reaches a run and its
 descendants, or everything if its subject is empty. Scripts can read their token, so it must not
 let anybody run code or decide how the run ended.
 """
@@ -58,6 +58,12 @@ class Unauthenticated(Denied):
     """No token, or one that is not valid here."""
 
     status = 401
+
+
+class Superseded(Denied):
+    """The token of an attempt that is over, of a run that goes on."""
+
+    status = 410
 
 
 class Guard:
@@ -142,6 +148,8 @@ class Guard:
             raise _not_enough(grant)
         if grant.role in (Role.RUN, Role.AGENT):
             grant = msgspec.structs.replace(grant, workspace=await self._living(grant.subject))
+            if permission is not Permission.REPORT:  # a report is answered: stop
+                await self._check_attempt(grant.subject, grant.attempt)
         run_id, lineage = params.get("run"), self._platform.lineage
         if run_id is not None and not lineage.knows(run_id):
             await self._platform.in_thread(lineage.parent, run_id)
@@ -207,6 +215,23 @@ class Guard:
             why=f"It is of the run '{run_id}', which is over.",
             fix="Use the owner's token: the text in the file `token` of the server's home folder.",
         )
+
+    async def _check_attempt(self, run_id: str, attempt: int) -> None:
+        """`Superseded` if another attempt has begun: a node that was cut off may be back."""
+        lineage = self._platform.lineage
+        if not attempt:
+            return
+        if lineage.knows_attempt(run_id, attempt):
+            is_past = lineage.is_past(run_id, attempt)
+        else:
+            is_past = await self._platform.in_thread(lineage.is_past, run_id, attempt)
+        if is_past:
+            raise Superseded(
+                f"Attempt {attempt} of run '{run_id}' is over.",
+                why="The run was started again, and what an earlier attempt still sends would "
+                "mix with that.",
+                fix="End what still runs of it: there is nothing for it to do.",
+            )
 
     async def _is_family(self, run_id: str, ancestor: str) -> bool:
         if run_id == ancestor:
@@ -283,7 +308,8 @@ def _cookie_prefix(secret: bytes) -> str:
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
     """The names this server answers to, in lower case."""
-    names = {"127.0.0.1", "localhost", "::1", settings.host, *settings.allowed_hosts}
+    public = urlsplit(settings.public_url or "").hostname or ""
+    names = {"127.0.0.1", "localhost", "::1", settings.host, public, *settings.allowed_hosts}
     return frozenset(name.strip("[]").lower() for name in names) - {"0.0.0.0", "::", ""}
 
 

@@ -1,7 +1,7 @@
 """What the guard must know of runs: who descends from whom, where they belong, which are over.
 
 A run's parent and workspace never change, so they are looked up once. Jobs send many requests, so
-whether their run is over is looked up only every few seconds.
+whether their run is over is looked up only from time to time.
 """
 
 import time
@@ -12,13 +12,14 @@ from runyard.domain.runs import RunRecord
 from runyard.stores.base import Records
 
 LAST_WORDS = timedelta(minutes=10)  # how long after its end a run's tokens are still good
-_FRESH_SECONDS = 5.0
+_FRESH_SECONDS = 60.0  # little, against the minutes that a token outlives its run
 _REMEMBERED = 100_000  # tens of MB; then it starts afresh
 
 
 class _Known(NamedTuple):
     parent: str | None
     workspace: str
+    attempt: int
     ended: datetime | None
     looked: float
 
@@ -53,6 +54,22 @@ class Lineage:
             known = self._look(run_id)
         return known.ended is not None and datetime.now(UTC) - known.ended > LAST_WORDS
 
+    def knows_attempt(self, run_id: str, attempt: int) -> bool:
+        """True if `is_past` answers at once."""
+        known = self._known.get(run_id)
+        return known is not None and attempt <= known.attempt
+
+    def is_past(self, run_id: str, attempt: int) -> bool:
+        """True if a later attempt of the run has spoken.
+
+        Until it does, nothing can be confused: whatever an earlier one still says comes before.
+        So what is remembered is looked up again only when a later attempt turns up.
+        """
+        known = self._known.get(run_id)
+        if known is None or known.attempt < attempt:
+            known = self._look(run_id)
+        return attempt < known.attempt
+
     def descends(self, run_id: str, ancestor: str) -> bool:
         """True if `ancestor` is the parent of the run, or the parent's parent, and so on."""
         parent = self.parent(run_id)
@@ -64,7 +81,8 @@ class Lineage:
 
     def _look(self, run_id: str) -> _Known:
         run = self._records.get(RunRecord, run_id)
-        known = _Known(run.spec.parent, run.spec.workspace, run.ended, time.monotonic())
+        spec = run.spec
+        known = _Known(spec.parent, spec.workspace, run.attempt, run.ended, time.monotonic())
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[run_id] = known
