@@ -14,6 +14,7 @@ from azureml.core.compute import (
     AmlCompute,
     ComputeInstance,
     ComputeTarget,
+    DatabricksCompute,
     RemoteCompute,
 )
 from azureml.core.compute_target import ComputeTargetException
@@ -254,7 +255,71 @@ def test_an_unknown_size_and_reserved_names_are_refused(ws: Workspace) -> None:
         ComputeTarget.create(ws, "local", good)
 
 
-@pytest.mark.parametrize("kind", [AksCompute, ComputeInstance, RemoteCompute])
+def test_a_kubernetes_cluster_is_a_name_to_deploy_to(
+    ws: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ComputeTargetException, match="ComputeTargetNotFound"):
+        ComputeTarget(ws, "my-aks")
+    asked = AksCompute.provisioning_configuration(
+        agent_count=6, vm_size="Standard_F4s", cluster_purpose=AksCompute.ClusterPurpose.DEV_TEST
+    )
+    asked.vnet_name = "net"  # type: ignore[attr-defined]
+    made = ComputeTarget.create(ws, "my-aks", asked)
+    assert type(made) is AksCompute
+    made.wait_for_completion(show_output=True)
+    assert 'operation "Succeeded"' in capsys.readouterr().out
+    found = ComputeTarget(ws, "my-aks")
+    assert type(found) is AksCompute
+    assert (found.type, found.provisioning_state, found.provisioning_errors) == (
+        "AKS",
+        "Succeeded",
+        None,
+    )
+    assert (found.agent_count, found.agent_vm_size) == (6, "STANDARD_F4S")
+    assert (found.cluster_purpose, found.vnet_name, found.subnet_name) == ("DevTest", "net", None)
+    default = ws.get_default_compute_target("CPU")
+    assert default is None or default.name != "my-aks"
+    with pytest.raises(ComputeTargetException, match="it is of type AKS"):
+        AmlCompute(ws, "my-aks")
+    with pytest.raises(UserErrorException, match="get_credentials"):
+        found.get_credentials()
+    found.delete()
+    assert "my-aks" not in ws.compute_targets
+
+
+def test_a_kubernetes_cluster_that_exists_is_attached_as_a_name(ws: Workspace) -> None:
+    with pytest.raises(ComputeTargetException, match="Give its resource_id"):
+        AksCompute.attach_configuration(resource_group="rg")
+    config = AksCompute.attach_configuration(resource_group="rg", cluster_name="theirs")
+    attached = ComputeTarget.attach(ws, "theirs", config)
+    assert type(attached) is AksCompute
+    attached.detach()
+    assert "theirs" not in ws.compute_targets
+
+
+def test_a_compute_instance_is_a_target_of_one_node(ws: Workspace) -> None:
+    config = ComputeInstance.provisioning_configuration(
+        vm_size="STANDARD_D3_V2", ssh_public_access=False, tags={"team": "a"}
+    )
+    instance = ComputeInstance.create(ws, "desk", config)
+    instance.wait_for_completion(show_output=True)
+    found = ComputeInstance(ws, "desk")
+    assert (found.type, found.vm_size, found.tags) == (
+        "ComputeInstance",
+        "STANDARD_D3_V2",
+        {"team": "a"},
+    )
+    assert found._record.max_nodes == 1
+    assert found.get_status().state == "Running"
+    assert found.get_status().serialize()["provisioningState"] == "Succeeded"
+    for change in (found.stop, found.start, found.restart):
+        change(wait_for_completion=True, show_output=True)
+    with pytest.raises(ComputeTargetException, match="is no AksCompute"):
+        AksCompute(ws, "desk")
+    found.delete(wait_for_completion=True, show_output=True)
+
+
+@pytest.mark.parametrize("kind", [RemoteCompute, DatabricksCompute])
 def test_targets_that_are_not_here_say_so_when_they_are_used(
     ws: Workspace, kind: type[ComputeTarget]
 ) -> None:

@@ -81,3 +81,21 @@ def test_the_longest_unused_go_first_and_never_one_in_use(
 def test_one_that_was_just_handed_out_stays() -> None:
     fresh = built("fresh", (JUST_USED / 2) / timedelta(days=1))
     assert plan_eviction([fresh], (), NOW, keep_days=0, max_bytes=0) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "python", "package"),
+    [
+        ("AzureML-sklearn-0.24-ubuntu18.04-py37-cpu", "3.7", "scikit-learn==0.24.1"),
+        ("AzureML-pytorch-1.10-ubuntu18.04-py38-cuda11-gpu", "3.8", "torch==1.10.1"),
+        ("AzureML-ACPT-pytorch-1.13-py38-cuda11.7-gpu", "3.8", "torchvision==0.14.1"),
+        ("AzureML-tensorflow-2.4-ubuntu18.04-py37-cuda11-gpu", "3.7", "tensorflow==2.4.4"),
+        ("AzureML-minimal-ubuntu18.04-py37-cpu-inference", "3.7", "azureml-defaults"),
+        ("AzureML-PyTorch-1.2-CPU", "3.6.2", "torch==1.2.0"),
+    ],
+)
+def test_names_of_2021_hold_what_they_say(name: str, python: str, package: str) -> None:
+    spec = find_curated(name)
+    assert spec is not None
+    assert spec.python == python
+    assert package in spec.pip

@@ -214,6 +214,19 @@ def test_v1s_details_and_definition_show_the_data() -> None:
     }
 
 
+def test_a_reference_configuration_takes_v1s_names() -> None:
+    config = DataReferenceConfiguration(
+        datastore_name="workspaceblobstore",
+        path_on_datastore="diabetes",
+        mode="download",
+        overwrite=True,
+    )
+    assert (config.data_store_name, config.path_on_data_store) == ("workspaceblobstore", "diabetes")
+    assert config == STORE.path("diabetes").as_download(overwrite=True).to_config()
+    with pytest.raises(AttributeError):
+        config.datastore_nam = "x"  # type: ignore[attr-defined]
+
+
 def test_references_survive_a_runconfig_file(tmp_path: Path) -> None:
     config = RunConfiguration(script="a.py")
     config.data_references = {"images": STORE.path("mnist", "images").to_config()}

@@ -19,7 +19,7 @@ import pytest
 
 from runyard import Dataset, Datastore, Experiment, OutputFileDatasetConfig, ScriptRunConfig
 from runyard.sdk import embedded
-from runyard.sdk.data_path import DataPath
+from runyard.sdk.data_path import DataPath, DataPathComputeBinding
 from runyard.sdk.exceptions import ActivityFailedException, UserErrorException
 from runyard.sdk.file_dataset import FileDataset
 from runyard.sdk.session import open_session
@@ -207,6 +207,43 @@ def test_an_uploaded_folder_is_found_below_the_datastores_root(
     assert printed(run) == "bb\n"
     definition: Any = run.get_details()["runDefinition"]
     assert list(definition["dataReferences"]) == ["workspaceblobstore"]
+
+
+def test_a_mounted_place_with_nothing_in_it_is_written_to_and_kept(
+    ws: Workspace, project: Path
+) -> None:
+    ds = ws.get_default_datastore()
+    script = """
+        import os, sys
+        place = os.path.join(sys.argv[2], "deep")
+        os.makedirs(place, exist_ok=True)
+        open(os.path.join(place, "ckpt.bin"), "w").write("1")
+    """
+    place = ds.path("checkpoints/first").as_mount()
+    with pytest.warns(UserWarning, match="There is nothing at 'checkpoints/first'"):
+        run_script(ws, project, script, "--output_dir", place)
+    kept = Dataset.File.from_files((ds, "checkpoints/first"))
+    assert kept.to_path() == ["/deep/ckpt.bin"]
+    # What is there is read, as ever; a path that only begins alike is another.
+    read = run_script(ws, project, LIST, "--x", ds.path("checkpoints/first").as_mount())
+    assert printed(read) == "deep/ckpt.bin\n"
+    with pytest.warns(UserWarning, match="There is nothing at 'checkpoints/fir'"):
+        run_script(ws, project, LIST, "--x", ds.path("checkpoints/fir").as_mount())
+
+
+def test_the_outputs_of_a_run_are_mounted_in_the_next(ws: Workspace, project: Path) -> None:
+    # Private in v1, and in its notebook on resumed training.
+    script = """
+        import os
+        os.makedirs("outputs/ckpt")
+        open("outputs/ckpt/1.txt", "w").write("1")
+    """
+    first = run_script(ws, project, script)
+    path = first._get_outputs_datapath()
+    reference = path.create_data_reference(
+        datapath_compute_binding=DataPathComputeBinding(mode="mount")
+    )
+    assert printed(run_script(ws, project, LIST, "--resume-from", reference)) == "ckpt/1.txt\n"
 
 
 def test_downloads_keep_their_paths_and_stay_in_their_folder(

@@ -14,7 +14,7 @@ azureml.core:Workspace Experiment Run ScriptRunConfig Environment RunConfigurati
 azureml.core:VERSION __version__
 azureml.core.workspace:Workspace
 azureml.core.experiment:Experiment
-azureml.core.run:Run _OfflineRun get_run
+azureml.core.run:Run _OfflineRun get_run RunEnvironmentException
 azureml.core.script_run:ScriptRun
 azureml.core.script_run_config:ScriptRunConfig get_run_config_from_script_run
 azureml.core.runconfig:RunConfiguration MpiConfiguration TensorflowConfiguration
@@ -30,18 +30,22 @@ azureml.core.compute.amlcompute:AmlCompute AmlComputeStatus ScaleSettings
 azureml.core.compute_target:ComputeTargetException
 azureml.core.container_registry:ContainerRegistry
 azureml.core.authentication:InteractiveLoginAuthentication ServicePrincipalAuthentication
-azureml.core.authentication:MsiAuthentication AzureCliAuthentication
+azureml.core.authentication:MsiAuthentication AzureCliAuthentication AbstractAuthentication
+azureml.core.authentication:TokenAuthentication ArcTokenAuthentication AzureMLTokenAuthentication
 azureml.core:Dataset Datastore
 azureml.core:Model model resource_configuration
 azureml.core.model:Model
 azureml.core.resource_configuration:ResourceConfiguration
 azureml.core:Webservice Image webservice image
-azureml.core.model:InferenceConfig
+azureml.core.model:InferenceConfig WebserviceException ModelNotFoundException
 azureml.core.webservice:Webservice AciWebservice AksWebservice LocalWebservice
 azureml.core.webservice.aci:AciServiceDeploymentConfiguration
 azureml.core.webservice.aks:AksServiceDeploymentConfiguration
 azureml.core.webservice.local:LocalWebserviceDeploymentConfiguration
 azureml.core.webservice.webservice:Webservice WebserviceDeploymentConfiguration
+azureml.core.webservice.webservice:WebserviceException
+azureml.core.compute.compute:ComputeTargetException
+azureml.core.workspace:WorkspaceException
 azureml.core.image:Image ContainerImage
 azureml.core.image.container:ContainerImage ContainerImageConfig
 azureml.core.image.image:Image ImageConfig
@@ -51,6 +55,11 @@ azureml.core.runconfig:DataReferenceConfiguration DataPath DataReference SparkPa
 azureml.data:DataType FileDataset TabularDataset OutputFileDatasetConfig DatasetConsumptionConfig
 azureml.data:dataset_type_definitions dataset_factory __version__
 azureml.data.abstract_dataset:AbstractDataset
+azureml.data.abstract_datastore:AbstractDatastore
+azureml.data.azure_storage_datastore:AzureBlobDatastore AzureFileDatastore
+azureml.data.azure_storage_datastore:AbstractAzureStorageDatastore
+azureml.data.azure_data_lake_datastore:AzureDataLakeGen2Datastore AzureDataLakeDatastore
+azureml.data.dataset_error_handling:DatasetValidationError DatasetExecutionError
 azureml.data.context_managers:MountContext
 azureml.data.data_reference:DataReference
 azureml.data.datapath:DataPath DataPathComputeBinding
@@ -65,6 +74,8 @@ azureml.train.dnn:TensorFlow PyTorch Chainer Mpi ParameterServer Gloo Nccl
 azureml.train.estimator:Estimator MMLBaseEstimator Mpi
 azureml.train.sklearn:SKLearn
 azureml._restclient.snapshots_client:SNAPSHOT_MAX_SIZE_BYTES
+azureml._restclient.exceptions:ServiceException
+azureml._common.exceptions:AzureMLException
 azureml.exceptions:AzureMLException ActivityFailedException AuthenticationException
 azureml.exceptions:ComputeTargetException DatasetTimestampMissingError ServiceException
 azureml.exceptions:DiscoveryUrlNotFoundException ExperimentExecutionException UserErrorException
@@ -290,7 +301,10 @@ def test_all_public_names_are_there() -> None:
         ("from azureml.opendatasets import MNIST", "not supported"),
         ("from azureml.core.runconfig import JarLibrary", "Spark"),
         ("import azureml.mlflow", "MLflow protocol"),
-        ("from azureml._common.exceptions import AzureMLException", "azureml.exceptions"),
+        (
+            "from azureml._base_sdk_common.common import normalize_windows_paths",
+            "azureml.exceptions",
+        ),
         ("import azureml.fairness", "not supported"),
     ],
 )

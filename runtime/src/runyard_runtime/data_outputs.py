@@ -32,6 +32,11 @@ class DataOutputs:
             if one.get("mode") != "upload":
                 keeper.upload(link, keeper.pending(only_stable=True))
 
+    def keep_again(self):
+        """Have all of it pending, also what was uploaded."""
+        for _, keeper in self._keepers:
+            keeper.keep_again()
+
     def pending(self):
         """True if something is to be uploaded."""
         return any(keeper.pending() for _, keeper in self._keepers)

@@ -44,6 +44,11 @@ class JobData:
         """Upload what the run has finished writing."""
         self._outputs.checkpoint(link)
 
+    def keep_again(self):
+        """Have all outputs uploaded, also those that were."""
+        if self._outputs is not None:
+            self._outputs.keep_again()
+
     def has_outputs(self):
         """True if something is to be uploaded."""
         return self._outputs is not None and self._outputs.pending()

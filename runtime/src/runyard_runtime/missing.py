@@ -1,15 +1,20 @@
 """v1 names that a job does not have, and what to do instead.
 
-Such a name fails when it is imported, not an hour later when it is used. `ABSENT` is the table: a
-capability that arrives removes its row. The finder that reads it stands last in `sys.meta_path`,
-so parts of `azureml` that the user's folder or environment brings along are found before it.
+`ABSENT` is the table: a capability that arrives removes its row. What v1 had in packages of their
+own fails when it is imported. What azureml-core had can be imported, because scripts name much at
+the top that only their submitting half uses; using it fails. The finder that reads the table stands
+last in `sys.meta_path`, so parts of `azureml` that the user's folder or environment brings along
+are found before it.
 """
 
 import importlib
+import importlib.machinery
 import os
 import pkgutil
 import sys
 import types
+
+from runyard_runtime import exceptions
 
 _SUBMIT = (
     "describes or submits a run",
@@ -83,7 +88,7 @@ _ROWS = (
     (_TRAIN, ": train"),
     (_PIPELINE, ": pipeline"),
     (_NOTEBOOK, ": widgets tensorboard"),
-    (_LOGIN, "core: Keyvault authentication keyvault private_endpoint"),
+    (_LOGIN, "core: Keyvault keyvault private_endpoint"),
     (_SERVICE_ONLY, ": automl interpret explain accel designer fairness studio"),
     (_MLFLOW, ": mlflow"),
 )
@@ -105,10 +110,61 @@ ABSENT = _table()
 def why_absent(name):
     """What to tell who imports `name`, or None if it is no name of the table."""
     words = ABSENT.get(name) or (_PRIVATE if name.startswith("azureml._") else None)
-    if words is None:
-        return None
+    return None if words is None else _explained(name, words)
+
+
+def _explained(name, words):
     what, why, fix = words
     return "A job has no %s, which %s.\n  why: %s\n  fix: %s" % (name, what, why, fix)
+
+
+def is_importable(name):
+    """Whether v1's azureml-core had it: such a name may be imported, and explains itself in use."""
+    return name in ABSENT and name.startswith(("azureml.core.", "azureml.data."))
+
+
+class _Absent(type):
+    """The class of classes that a job does not have."""
+
+    def __call__(cls, *args, **kwargs):
+        raise exceptions.UserErrorException(cls._why)
+
+    def __getattr__(cls, name):
+        raise AttributeError(name if name.startswith("__") else cls._why)
+
+
+def _stand_in(module, name, words):
+    """What `from module import name` gives for a class that is not here."""
+    if name in exceptions.__all__:  # v1's modules had imported those they raise
+        return getattr(exceptions, name)
+    why = _explained("%s.%s" % (module, name), words)
+    return _Absent(name, (object,), {"_why": why, "__module__": module, "__doc__": why})
+
+
+class _AbsentModule(types.ModuleType):
+    """A module that a job does not have; so is all that is in it."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError("module '%s' has no attribute '%s'" % (self.__name__, name))
+        value = _stand_in(self.__name__, name, self._words)
+        setattr(self, name, value)
+        return value
+
+
+class _Loader(object):
+    """Makes such modules."""
+
+    def __init__(self, words):
+        self._words = words
+
+    def create_module(self, spec):
+        module = _AbsentModule(spec.name)
+        module._words = self._words
+        return module
+
+    def exec_module(self, module):
+        pass
 
 
 def _unknown(module, name):
@@ -131,7 +187,15 @@ class _Shim(types.ModuleType):
             value = getattr(importlib.import_module(later[name]), name)
             setattr(self, name, value)
             return value
+        if name in exceptions.__all__:  # v1's modules had imported those they raise
+            return getattr(exceptions, name)
         full = "%s.%s" % (self.__name__, name)
+        if is_importable(full):
+            if name.islower():
+                return importlib.import_module(full)
+            value = _stand_in(self.__name__, name, ABSENT[full])
+            setattr(self, name, value)
+            return value
         raise AttributeError(why_absent(full) or _unknown(self, name))
 
 
@@ -146,14 +210,17 @@ class _Finder(object):
     def find_spec(fullname, path=None, target=None):
         parent, _, name = fullname.rpartition(".")
         module = sys.modules.get(parent)
+        if name.islower() and (is_importable(fullname) or isinstance(module, _AbsentModule)):
+            words = ABSENT[fullname] if fullname in ABSENT else module._words
+            return importlib.machinery.ModuleSpec(fullname, _Loader(words), is_package=True)
         if name.startswith("__") or not (parent == "azureml" or isinstance(module, _Shim)):
-            return
+            return None
         text = why_absent(fullname)
         if text is None and isinstance(module, _Shim):
             text = _unknown(module, name)
         if text is not None:
             raise ModuleNotFoundError(text)
-        return
+        return None
 
 
 def explains(module_name, later=None):

@@ -45,6 +45,10 @@ class Outputs:
             if signature(place) not in (None, self._restored.get(name))
         ]
 
+    def keep_again(self):
+        """Have everything that was written here pending, also what was uploaded."""
+        self._uploaded = dict(self._restored)
+
     def pending(self, only_stable=False):
         """Files that changed since they were uploaded; `only_stable`: and nobody writes them now.
 

@@ -69,6 +69,11 @@ class Run(LogFamily, FileFamily):
         return Run._of(job, job.run_id)
 
     @staticmethod
+    def get_submitted_run(**kwargs):
+        """v1's first name of `get_context`."""
+        return Run.get_context()
+
+    @staticmethod
     def get(workspace, run_id):
         """A run of the workspace."""
         return workspace.get_run(run_id)

@@ -88,8 +88,18 @@ def _set_the_scene(spec):
         os.environ["AML_APP_ROOT"] = root
         if os.path.isdir(root):
             os.chdir(root)
+            _know_by_name(os.environ.pop(wire.SOURCE_NAME, ""))
     if spec.get("entry_script"):
         os.environ["AZUREML_ENTRY_SCRIPT"] = spec["entry_script"]
+
+
+def _know_by_name(name):
+    """Let a script find its source folder by its name as well: v1 started it one level above."""
+    if name and not os.path.lexists(name):
+        try:
+            os.symlink(os.curdir, name)
+        except OSError:  # another worker was quicker, or the folder cannot be written to
+            pass
 
 
 def _say_ready(index):

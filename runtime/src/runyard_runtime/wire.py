@@ -43,6 +43,11 @@ An agent is told all it needs in one JSON document, `plan.json` in its job folde
     max_run_duration_seconds   or null
     grace_seconds  between SIGTERM and SIGKILL
     sample_seconds between two samples of CPU, memory and GPU use; 0: never
+    srun           {"mpi": "pmix"}: Slurm's srun starts MPI's ranks, see `mpi_srun`; absent: mpirun
+    watched        true: who started the agent tells it by a signal to stop, and then says why in
+                   agent-N/why.json, {"error": {"code", "message"} or null}
+    denied_seconds how long a server that does not know the run any more is doubted before the
+                   ranks are ended, 300 if absent
     checkpoint_seconds  between two looks for new outputs while the job runs, 30 if absent
     restore        true: an earlier attempt failed; what it left in outputs/ and logs/ is put into
                    the working directory before the ranks start
@@ -119,6 +124,7 @@ JOB_DIR = "RUNYARD_JOB_DIR"  # the job folder on this node
 JOB_KEY = "RUNYARD_JOB_KEY"  # marks every process of the job, so that none is left behind
 ADDRESS_FILE = "RUNYARD_ADDRESS_FILE"
 RANK = "RUNYARD_RANK"
+SOURCE_NAME = "RUNYARD_SOURCE_NAME"  # of a service: what its source folder is called at home
 ATTEMPT = "RUNYARD_ATTEMPT"  # 1, or more where a run that failed was started again
 
 # Names inside the job folder.
@@ -145,6 +151,7 @@ STARTED = "started"  # the ranks are running
 ENDED = "ended"  # the ranks are over; outputs are being kept
 FINISHED = "finished"  # everything is shipped
 FAILED = "failed"  # the agent could not do its work
+ALIVE = "alive"  # nothing new: the agent lives
 
 
 def events_file(rank):

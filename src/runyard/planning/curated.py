@@ -2,6 +2,7 @@
 
 A name is a line. The lists are those of September 2020; where one contradicted itself and only
 installed because pip of that time did not look, the versions that belong together stand here.
+The names of 2021 say the framework's version and Python's, which is what they are made of here.
 The images that they were built into are gone, so no image is named.
 """
 
@@ -33,6 +34,53 @@ class Curated(NamedTuple):
     packages: tuple[str, ...]
 
 
+def _later(name: str, *packages: str) -> Curated:
+    """A line of 2021 and after: its name has Python's version as py37, py38, …"""
+    digits = name.split("-py3")[1].split("-")[0]
+    return Curated(f"AzureML-{name}", f"3.{digits}", packages)
+
+
+# TensorFlow of that time breaks with protobuf's later releases.
+_PROTOBUF = "protobuf<3.21"
+
+_LATER: tuple[Curated, ...] = (
+    _later("minimal-ubuntu18.04-py37-cpu-inference"),
+    _later("minimal-ubuntu20.04-py38-cpu-inference"),
+    _later("sklearn-0.24-ubuntu18.04-py37-cpu", "scikit-learn==0.24.1", "pandas", "matplotlib"),
+    _later("sklearn-0.24.1-ubuntu18.04-py37-cpu-inference", "scikit-learn==0.24.1", "pandas"),
+    _later("sklearn-1.0-ubuntu20.04-py38-cpu", "scikit-learn==1.0.2", "pandas", "matplotlib"),
+    _later(
+        "lightgbm-3.2-ubuntu18.04-py37-cpu", "lightgbm==3.2.1", "scikit-learn==0.24.1", "pandas"
+    ),
+    _later("xgboost-0.9-ubuntu18.04-py37-cpu-inference", "xgboost==0.90", "scikit-learn==0.24.1"),
+    _later("onnxruntime-1.6-ubuntu18.04-py37-cpu-inference", "onnxruntime==1.6.0", "numpy"),
+    *(
+        _later(f"tensorflow-{rest}", f"tensorflow=={version}", _PROTOBUF, *_TABLES)
+        for rest, version in {
+            "1.15-ubuntu18.04-py37-cpu-inference": "1.15.5",
+            "2.4-ubuntu18.04-py37-cpu-inference": "2.4.4",
+            "2.4-ubuntu18.04-py37-cuda11-gpu": "2.4.4",
+            "2.5-ubuntu20.04-py38-cuda11-gpu": "2.5.3",
+            "2.6-ubuntu20.04-py38-cuda11-gpu": "2.6.5",
+            "2.7-ubuntu20.04-py38-cuda11-gpu": "2.7.4",
+        }.items()
+    ),
+    *(
+        _later(name, f"torch=={torch}", f"torchvision=={vision}", *_TABLES)
+        for name, torch, vision in (
+            ("pytorch-1.6-ubuntu18.04-py37-cpu-inference", "1.6.0", "0.7.0"),
+            ("pytorch-1.7-ubuntu18.04-py37-cpu-inference", "1.7.1", "0.8.2"),
+            ("pytorch-1.7-ubuntu18.04-py37-cuda11-gpu", "1.7.1", "0.8.2"),
+            ("pytorch-1.8-ubuntu18.04-py37-cuda11-gpu", "1.8.1", "0.9.1"),
+            ("pytorch-1.9-ubuntu18.04-py37-cuda11-gpu", "1.9.1", "0.10.1"),
+            ("pytorch-1.10-ubuntu18.04-py38-cuda11-gpu", "1.10.1", "0.11.2"),
+            ("ACPT-pytorch-1.11-py38-cuda11.3-gpu", "1.11.0", "0.12.0"),
+            ("ACPT-pytorch-1.12-py38-cuda11.6-gpu", "1.12.1", "0.13.1"),
+            ("ACPT-pytorch-1.13-py38-cuda11.7-gpu", "1.13.1", "0.14.1"),
+        )
+    ),
+)
+
 CURATED: tuple[Curated, ...] = (
     Curated("AzureML-Minimal", "3.6.2", ()),
     Curated(
@@ -45,6 +93,10 @@ CURATED: tuple[Curated, ...] = (
         "3.6.2",
         ("scikit-learn==0.20.3", "scipy==1.2.1", "joblib==0.13.2"),
     ),
+    Curated("AzureML-TensorFlow-1.10-CPU", "3.6.2", ("tensorflow==1.10.1", "horovod==0.16.1")),
+    Curated("AzureML-TensorFlow-1.10-GPU", "3.6.2", ("tensorflow-gpu==1.10.1", "horovod==0.16.1")),
+    Curated("AzureML-TensorFlow-1.12-CPU", "3.6.2", ("tensorflow==1.12.3", "horovod==0.16.1")),
+    Curated("AzureML-TensorFlow-1.12-GPU", "3.6.2", ("tensorflow-gpu==1.12.3", "horovod==0.16.1")),
     Curated("AzureML-TensorFlow-1.13-CPU", "3.6.2", ("tensorflow==1.13.1", "horovod==0.16.1")),
     Curated("AzureML-TensorFlow-1.13-GPU", "3.6.2", ("tensorflow-gpu==1.13.1", "horovod==0.16.1")),
     Curated("AzureML-TensorFlow-2.0-CPU", "3.6.2", ("tensorflow==2.0.0", "horovod==0.18.1")),
@@ -53,9 +105,16 @@ CURATED: tuple[Curated, ...] = (
     Curated("AzureML-TensorFlow-2.1-GPU", "3.6.2", ("tensorflow-gpu==2.1.0", "horovod==0.19.1")),
     Curated("AzureML-TensorFlow-2.2-CPU", "3.6.2", ("tensorflow==2.2.0", "horovod==0.19.1")),
     Curated("AzureML-TensorFlow-2.2-GPU", "3.6.2", ("tensorflow-gpu==2.2.0", "horovod==0.19.1")),
+    Curated("AzureML-TensorFlow-2.3-CPU", "3.6.2", ("tensorflow==2.3.0", "horovod==0.19.5")),
+    Curated("AzureML-TensorFlow-2.3-GPU", "3.6.2", ("tensorflow-gpu==2.3.0", "horovod==0.19.5")),
+    Curated("AzureML-Chainer-5.1.0-CPU", "3.6.2", ("chainer==5.1.0",)),
+    Curated("AzureML-Chainer-5.1.0-GPU", "3.6.2", ("chainer==5.1.0",)),
     *(
         Curated(f"AzureML-PyTorch-{name}-{kind}", "3.6.2", (*packages, *_TORCH))
         for name, packages in {
+            "1.0": ("torch==1.0.1", "torchvision==0.2.2", "horovod==0.16.1"),
+            "1.1": ("torch==1.1.0", "torchvision==0.3.0", "horovod==0.16.1"),
+            "1.2": ("torch==1.2.0", "torchvision==0.4.0", "horovod==0.16.1"),
             "1.3": ("torch==1.3.0", "torchvision==0.4.1", "horovod==0.18.1"),
             "1.4": ("torch==1.4.0", "torchvision==0.5.0", "horovod==0.18.1"),
             # v1's lists had torchvision 0.5.0, which is made for torch 1.4.
@@ -64,6 +123,7 @@ CURATED: tuple[Curated, ...] = (
         }.items()
         for kind in ("CPU", "GPU")
     ),
+    *_LATER,
     # Current ones, named in the same manner. Without Horovod, which has no release for them.
     Curated("AzureML-Scikit-learn-1.9", "3.11", ("scikit-learn==1.9.1", "pandas", "matplotlib")),
     Curated("AzureML-TensorFlow-2.21-CPU", "3.11", ("tensorflow-cpu==2.21.0", *_TABLES)),

@@ -97,6 +97,7 @@ class RayCompute(AttachedCompute):
         autoscale: bool | None = None,
         place_seconds: float | None = None,
         server_url: str | None = None,
+        server_seconds: float | None = None,
         python: str | None = None,
         node_folder: str | None = None,
         description: str | None = None,
@@ -107,8 +108,8 @@ class RayCompute(AttachedCompute):
         `cores`, `memory_gb` and `gpus` are what each node of a run is given; `max_nodes` is how
         many runs take at once, by default as many as Ray gives. `autoscale`: Ray can grow, so a
         group that fits nowhere now is waited for, `place_seconds` at most. `server_url` is where
-        nodes reach the server, `python` the interpreter on them that starts things,
-        `node_folder` where they keep what they fetch.
+        nodes reach the server, which a node that comes up tries for `server_seconds`; `python` is
+        the interpreter on them that starts things, `node_folder` where they keep what they fetch.
         """
         return ClusterAttachConfiguration(
             "ray",
@@ -117,6 +118,7 @@ class RayCompute(AttachedCompute):
                 "autoscale": autoscale,
                 "place_seconds": None if place_seconds is None else f"{place_seconds:g}",
                 "url": server_url,
+                "server_seconds": None if server_seconds is None else f"{server_seconds:g}",
                 "python": python,
                 "node_folder": node_folder,
             },
@@ -149,13 +151,15 @@ class SlurmCompute(AttachedCompute):
         python: str | None = None,
         node_folder: str | None = None,
         config_file: str | None = None,
+        mpi: str | None = None,
         description: str | None = None,
         tags: Mapping[str, str | None] | None = None,
     ) -> ClusterAttachConfiguration:
         """How to use a Slurm cluster; what is not given, Slurm decides.
 
         `arguments` are further ones of `sbatch`. `shared_folder=False`: the nodes do not see the
-        server's home folder, and fetch everything by HTTP. The rest is as in `RayCompute`.
+        server's home folder, and fetch everything by HTTP. `mpi`: `srun --mpi=…` with that plugin
+        starts the ranks of MPI, by default their own mpirun. The rest is as in `RayCompute`.
         """
         return ClusterAttachConfiguration(
             "slurm",
@@ -169,6 +173,7 @@ class SlurmCompute(AttachedCompute):
                 "python": python,
                 "folder": node_folder,
                 "conf": config_file,
+                "mpi": mpi,
             },
             {},
             max_nodes=max_nodes,

@@ -4,9 +4,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from runyard.domain.compute import RESERVED, ComputePatch, ComputeRecord, VmSize
+from runyard.domain.compute import RESERVED, ComputePatch, ComputeRecord, ComputeSpec, VmSize
 from runyard.domain.errors import Denied, NotFound, RunyardError, Unavailable
 from runyard.domain.runs import LOCAL, RunPage
 from runyard.domain.states import ACTIVE, RunState
@@ -40,7 +40,7 @@ class ComputeTarget:
     _compute_type = "AmlCompute"
 
     def __new__(cls, workspace: "Workspace", name: str) -> "ComputeTarget":
-        return target_of(workspace, _load(workspace, name))
+        return load_target(workspace, name)
 
     # What a target knows of itself; all from the last look at the server.
 
@@ -52,13 +52,13 @@ class ComputeTarget:
         workspace: "Workspace",
         name: str,
         provisioning_configuration: ComputeTargetProvisioningConfiguration,
-    ) -> "AmlCompute":
+    ) -> Any:  # v1 code goes on with what the configuration was for
         """Make a cluster. It can be used at once; its nodes come up when runs need them."""
         if name in RESERVED:
             raise UserErrorException(
                 f"Please specify a different target name. {name} is a reserved name."
             )
-        if not isinstance(provisioning_configuration, AmlComputeProvisioningConfiguration):
+        if not isinstance(provisioning_configuration, ComputeTargetProvisioningConfiguration):
             raise ComputeTargetException(
                 error_text(
                     f"A {type(provisioning_configuration).__name__} cannot be provisioned.",
@@ -66,22 +66,17 @@ class ComputeTarget:
                     fix="Pass AmlCompute.provisioning_configuration(vm_size=…, max_nodes=…)",
                 )
             )
-        record = _ask(
-            workspace._session,
-            "PUT",
-            _path(workspace, name),
-            body=provisioning_configuration.to_spec(),
-            answer=ComputeRecord,
-        )
-        for text in record.warnings:
-            warnings.warn(text, stacklevel=2)
-        return AmlCompute._of(workspace, record)
+        return _make(workspace, name, provisioning_configuration.to_spec())
 
     @staticmethod
     def attach(workspace: "Workspace", name: str, attach_configuration: object) -> "ComputeTarget":
         """Use a cluster that exists, once it was asked whether it takes jobs."""
         from runyard.sdk.cluster_compute import ClusterAttachConfiguration
+        from runyard.sdk.named_compute import attach_spec
 
+        named = attach_spec(attach_configuration)
+        if named is not None:
+            return _make(workspace, name, named)
         if not isinstance(attach_configuration, ClusterAttachConfiguration):
             raise ComputeTargetException(
                 error_text(
@@ -272,7 +267,7 @@ class AmlCompute(ComputeTarget):
     """A cluster whose nodes come up when runs need them and go when they idle."""
 
     def __new__(cls, workspace: "Workspace", name: str) -> "AmlCompute":
-        target = target_of(workspace, _load(workspace, name))
+        target = load_target(workspace, name)
         if not isinstance(target, AmlCompute):
             raise ComputeTargetException(f"'{name}' is no AmlCompute: it is of type {target.type}.")
         return target
@@ -502,10 +497,28 @@ def _keep_quiet(text: str) -> None:
 _Say = Callable[[str], None]
 
 
+def _make(workspace: "Workspace", name: str, spec: ComputeSpec) -> ComputeTarget:
+    """Have the server make a pool; the handle of what it stands for."""
+    path = _path(workspace, name)
+    record = _ask(workspace._session, "PUT", path, body=spec, answer=ComputeRecord)
+    target = target_of(workspace, record)
+    if isinstance(target, AmlCompute):
+        for text in record.warnings:
+            warnings.warn(text, stacklevel=3)
+    return target
+
+
+def load_target(workspace: "Workspace", name: str) -> ComputeTarget:
+    """The handle of the target of that name."""
+    return target_of(workspace, _load(workspace, name))
+
+
 def target_of(workspace: "Workspace", record: ComputeRecord) -> ComputeTarget:
     """The handle of a target: of a cluster that was made here, or of one that was attached."""
+    from runyard.sdk.named_compute import named_target
+
     if not record.attached:
-        return AmlCompute._of(workspace, record)
+        return named_target(workspace, record) or AmlCompute._of(workspace, record)
     from runyard.sdk.cluster_compute import attached_target
 
     return attached_target(workspace, record)
@@ -515,7 +528,7 @@ def default_target(workspace: "Workspace", kind: str) -> ComputeTarget | None:
     """The oldest cluster with GPUs (`kind` GPU) or without (CPU); None if there is none."""
     wants_gpus = kind.upper() == "GPU"
     found = [one for one in ComputeTarget.list(workspace)
-             if bool(one._record.size.gpus) is wants_gpus]  # fmt: skip
+             if one.type != "AKS" and bool(one._record.size.gpus) is wants_gpus]  # fmt: skip
     return found[0] if found else None
 
 

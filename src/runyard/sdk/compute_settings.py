@@ -14,6 +14,10 @@ class ComputeTargetProvisioningConfiguration:
 
     location: str | None = None
 
+    def to_spec(self) -> ComputeSpec:
+        """The configuration as the server takes it."""
+        raise NotImplementedError  # of the concrete class
+
 
 class ScaleSettings:
     """How a cluster grows and shrinks."""

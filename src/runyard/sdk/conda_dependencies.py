@@ -31,6 +31,11 @@ _HEADER = """\
 """
 
 
+# Stands behind a python line that nobody asked for, so that it is not taken for a wish when the
+# file is read again: old packages may need another version.
+_DEFAULT_MARK = "  # by default"
+
+
 def default_python_version() -> str:
     """The version that is asked for when nobody says one: the series this program runs on."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -61,6 +66,8 @@ class CondaDependencies:
         self._default_python = False  # True: its line of python is not the user's wish
         if conda_dependencies_file_path:
             self._data = load_conda_file(conda_dependencies_file_path)
+            text = Path(conda_dependencies_file_path).read_text(encoding="utf-8")
+            self._default_python = re.search(rf"python=\S+{_DEFAULT_MARK}$", text, re.M) is not None
         elif _underlying_structure:
             self._data = check_conda(_underlying_structure, "given structure")
         else:
@@ -227,6 +234,8 @@ class CondaDependencies:
             if key in self._data
         }
         text: str = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
+        if self._default_python:
+            text = re.sub(r"^(- python=\S+)$", rf"\1{_DEFAULT_MARK}", text, count=1, flags=re.M)
         return _HEADER + text
 
     def save_to_file(

@@ -19,15 +19,32 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @closed
-@dataclass
+@dataclass(init=False)
 class DataReferenceConfiguration:
-    """A data reference as `run_config.data_references` holds it."""
+    """A data reference as `run_config.data_references` holds it.
 
-    data_store_name: str | None = None
-    mode: str = "mount"
-    path_on_data_store: str | None = None
-    path_on_compute: str | None = None
-    overwrite: bool = False
+    v1 spells `datastore_name` and `path_on_datastore` otherwise as attributes.
+    """
+
+    data_store_name: str | None
+    mode: str
+    path_on_data_store: str | None
+    path_on_compute: str | None
+    overwrite: bool
+
+    def __init__(
+        self,
+        datastore_name: str | None = None,
+        mode: str = "mount",
+        path_on_datastore: str | None = None,
+        path_on_compute: str | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.data_store_name = datastore_name
+        self.mode = mode
+        self.path_on_data_store = path_on_datastore
+        self.path_on_compute = path_on_compute
+        self.overwrite = overwrite
 
 
 class DataReference:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runyard.domain.data import DatastoreRecord, DatastoreSpec
 from runyard.domain.errors import NotFound, RunyardError
 from runyard.sdk import data_transfer, datastore_specs
 from runyard.sdk.data_reference import DataReference
 from runyard.sdk.exceptions import as_v1, user_error
+from runyard.sdk.not_here import missing_attribute, refuse
 from runyard.sdk.session import segment
 from runyard_runtime.recipes import store_path
 
@@ -18,6 +19,25 @@ if TYPE_CHECKING:
     from runyard.sdk.workspace import Workspace
 
 StrPath = str | os.PathLike[str]
+
+
+# Attributes of v1's classes that are not shown, and what they belong to.
+_NOT_SHOWN = {
+    "account_key": "secrets that are shown again: a datastore's stay on the server",
+    "blob_service": "Azure's own client of a datastore; use upload() and download()",
+    "client_secret": "secrets that are shown again: a datastore's stay on the server",
+    "sas_token": "secrets that are shown again: a datastore's stay on the server",
+}
+
+
+def _refused(name: str, what: str) -> Any:
+    def register(*args: object, **kwargs: object) -> NoReturn:
+        """Not in this release."""
+        refuse(
+            f"Datastore.{name}()", what, "Register files: Datastore.register_folder(ws, name, path)"
+        )
+
+    return staticmethod(register)
 
 
 class Datastore:
@@ -70,6 +90,20 @@ class Datastore:
     def account_name(self) -> str:
         """The storage account; of the platform's own: the workspace's name."""
         return self._record.details.get("account_name") or self._record.workspace
+
+    @property
+    def protocol(self) -> str:
+        """How the storage is reached."""
+        return "https"
+
+    @property
+    def endpoint(self) -> str:
+        """The domain of the storage account."""
+        return self._record.details.get("endpoint") or "core.windows.net"
+
+    def __getattr__(self, name: str) -> Any:
+        """Words for what v1's classes had besides."""
+        raise missing_attribute(self, name, _NOT_SHOWN)
 
     @property
     def is_default(self) -> bool:
@@ -269,6 +303,13 @@ class Datastore:
             overwrite=overwrite,
         )
         return _register(workspace, spec)
+
+    register_azure_data_lake = _refused("register_azure_data_lake", "Data Lake Storage Gen1")
+    register_azure_my_sql = _refused("register_azure_my_sql", "databases as datastores")
+    register_azure_postgre_sql = _refused("register_azure_postgre_sql", "databases as datastores")
+    register_azure_sql_database = _refused("register_azure_sql_database", "databases as datastores")
+    register_dbfs = _refused("register_dbfs", "Databricks")
+    register_hdfs = _refused("register_hdfs", "Hadoop")
 
     # Registration: beyond v1
 

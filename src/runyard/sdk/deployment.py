@@ -32,6 +32,7 @@ from runyard.sdk.model_drafts import property_texts, tag_texts
 from runyard.sdk.session import Session, segment
 from runyard.sdk.snapshot import Snapshot
 from runyard.sdk.submission import user_name
+from runyard_runtime import wire
 
 if TYPE_CHECKING:
     from runyard.sdk.workspace import Workspace
@@ -120,6 +121,7 @@ def plan_spec(
         entry_script=told.entry_script,
         snapshot=told.snapshot,
         environment=told.environment,
+        variables=told.variables or {},
     )
     return spec, snapshot
 
@@ -134,6 +136,7 @@ def _told_code(session: Session, code: Code | None) -> tuple[SpecPatch, Snapshot
         entry_script=source.entry_script,
         snapshot=source.snapshot.id,
         environment=plan_service_environment(code.config, session.client.url),
+        variables={wire.SOURCE_NAME: source.name} if source.name else {},
     )
     return told, source.snapshot
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import msgspec
 
 from runyard.domain.services import ServiceAccess, ServiceAuth
+from runyard.sdk.cluster_compute import AttachedCompute
 from runyard.sdk.exceptions import WebserviceException, error_text
 
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{1,61})[a-z0-9]")
@@ -202,6 +203,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_settings(config: WebserviceDeploymentConfiguration | None, target: object) -> Settings:
     """What a deployment configuration means here. Warns of what has no effect."""
+    if isinstance(target, AttachedCompute):
+        raise _invalid(
+            f"A service cannot be deployed to '{target.name}', which is of type {target.type}.",
+            why="Clusters of Slurm and Ray run jobs; services run on the server's machine.",
+            fix="Leave deployment_target away.",
+        )
     if config is None:
         config = (
             AciServiceDeploymentConfiguration()

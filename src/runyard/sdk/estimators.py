@@ -108,6 +108,11 @@ class MMLBaseEstimator:
         return self._run_config
 
     @property
+    def _estimator_config(self) -> RunConfiguration:
+        """Private in v1, and used all the same."""
+        return self._run_config
+
+    @property
     def conda_dependencies(self) -> "CondaDependencies":
         """The packages of the run's environment."""
         return self._run_config.environment.python.conda_dependencies

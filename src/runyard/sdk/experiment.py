@@ -134,6 +134,14 @@ class Experiment:
         """Not in this release."""
         refuse("Experiment.set_tags()", "tags of experiments", "Tag the runs: run.set_tags(...).")
 
+    def remove_tags(self, tags: object) -> None:
+        """Not in this release."""
+        refuse("Experiment.remove_tags()", "tags of experiments", "Tag the runs: run.tag(key).")
+
+    def reactivate(self, new_name: str | None = None) -> None:
+        """Not in this release."""
+        refuse("Experiment.reactivate()", "the archiving of experiments")
+
     @staticmethod
     def delete(workspace: "Workspace", experiment_id: str) -> None:
         """Not in this release."""

@@ -1,7 +1,6 @@
 """v1's images of models (2019): a script, its environment and models, kept until they are deployed.
 
-Nothing is built here: a service builds its environment itself. Images are known to the process
-that made them.
+Nothing is built here: a service builds its environment itself.
 """
 
 import os
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING
 from runyard.sdk.deployment import Code, checked_models
 from runyard.sdk.environment_sections import ContainerRegistry
 from runyard.sdk.exceptions import WebserviceException, error_text
+from runyard.sdk.image_files import ImageNote, StoredImage, keep_image, stored_images
 from runyard.sdk.inference_config import InferenceConfig
 from runyard.sdk.model import Model
+from runyard.sdk.model_drafts import has_labels, label_filters, tag_texts
 from runyard.sdk.not_here import refuse
 
 if TYPE_CHECKING:
     from runyard.sdk.workspace import Workspace
-
-_made: "dict[tuple[str, str], list[Image]]" = {}  # by workspace and name; the last is the newest
 
 
 class ImageConfig:
@@ -77,11 +76,37 @@ class ContainerImageConfig(ImageConfig):
                     error_text(f"The dependency '{name}' is not there.", why=f"In {Path.cwd()}.")
                 )
 
+    @staticmethod
+    def _stored(stored: StoredImage) -> "ContainerImageConfig":
+        """The configuration of an image that an earlier program made."""
+        note = stored.note
+        config = object.__new__(ContainerImageConfig)
+        config.execution_script, config.schema_file = note.script, None
+        config.dependencies = []  # they lie beside the script
+        config.tags, config.properties = dict(note.tags), dict(note.properties)
+        config.inference_config = InferenceConfig(
+            note.script,
+            runtime=note.runtime,
+            conda_file=note.conda_file,
+            source_directory=stored.folder,
+            enable_gpu=note.enable_gpu,
+            description=note.description,
+            base_image=note.base_image,
+        )
+        return config
+
     def beside(self) -> dict[str, Path]:
         """The files and folders that go along with the script."""
         names = [*self.dependencies, *([self.schema_file] if self.schema_file else [])]
         places = (Path(name).absolute() for name in names)
         return {place.name: place for place in places}
+
+    def files(self) -> dict[str, Path]:
+        """All that the image is made of, by the names it gets there."""
+        names = [self.execution_script]
+        if self.inference_config.conda_file is not None:
+            names.append(self.inference_config.conda_file)
+        return {Path(name).name: Path(name).absolute() for name in names} | self.beside()
 
 
 class Image:
@@ -98,24 +123,34 @@ class Image:
     ) -> None:
         wanted, _, number = (id or "").partition(":")
         wanted, version = name or wanted, version or (int(number) if number.isdigit() else None)
-        known = _made.get((workspace.name, wanted), [])
-        found = [image for image in known if version in (None, image.version)]
+        found = [
+            one
+            for one in _kept(workspace, wanted)
+            if str(version or one.note.version) == str(one.note.version)
+        ]
         if not found:
             raise WebserviceException(
                 error_text(
                     f"ImageNotFound: there is no image '{wanted}'.",
-                    why="Images are known to the process that made them, and to no other.",
                     fix="Make it anew, or deploy its models: Model.deploy(ws, name, models, ...)",
                 )
             )
-        self.__dict__.update(found[-1].__dict__)
+        self.__dict__.update(_of(workspace, found[-1]).__dict__)
 
     workspace: "Workspace"
     name: str
     version: int
     created_time: datetime
     image_config: ContainerImageConfig
-    models: list[Model]
+    _models: "list[Model] | None" = None
+    _model_ids: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> "_Models":
+        """The models that it is made of."""
+        if self._models is None:
+            self._models = [Model(self.workspace, id=id) for id in self._model_ids]
+        return self._models
 
     @staticmethod
     def create(
@@ -130,24 +165,55 @@ class Image:
                 )
             )
         checked_models(models, has_code=True)
-        known = _made.setdefault((workspace.name, name), [])
         image = object.__new__(ContainerImage)
-        image.workspace, image.name, image.version = workspace, name, len(known) + 1
+        image.workspace, image.name = workspace, name
+        versions = [one.note.version for one in stored_images(workspace, name)]
+        image.version = max(versions, default=0) + 1
         image.created_time = datetime.now(UTC)
-        image.image_config, image.models = image_config, list(models)
-        known.append(image)
+        image.image_config, image._models = image_config, list(models)
+        keep_image(workspace, image._note(), image_config.files())
         sys.stdout.write("Creating image\n")  # as v1 did
         return image
 
     @staticmethod
-    def list(workspace: "Workspace", image_name: str | None = None, **filters: object) -> "_Images":
-        """The images that this process made."""
+    def list(
+        workspace: "Workspace",
+        image_name: str | None = None,
+        model_name: str | None = None,
+        model_id: str | None = None,
+        tags: Sequence[object] | None = None,
+        properties: Sequence[object] | None = None,
+        run_id: str | None = None,
+        dataset_id: str | None = None,
+    ) -> "_Images":
+        """The images of a workspace that match."""
         return [
-            image
-            for (yard, name), images in _made.items()
-            for image in images
-            if yard == workspace.name and image_name in (None, name)
+            _of(workspace, one)
+            for one in _kept(workspace, image_name)
+            if has_labels(one.note.tags, label_filters("tags", tags))
+            and has_labels(one.note.properties, label_filters("properties", properties))
+            and (model_id is None or model_id in one.note.models)
+            and (model_name is None or any(_name(id) == model_name for id in one.note.models))
         ]
+
+    def _note(self, *, is_deleted: bool = False) -> ImageNote:
+        config = self.image_config
+        settings = config.inference_config
+        return ImageNote(
+            name=self.name,
+            version=self.version,
+            created=self.created_time,
+            models=tuple(model.id for model in self.models),
+            script=Path(config.execution_script).name,
+            conda_file=Path(settings.conda_file).name if settings.conda_file else None,
+            runtime=settings.runtime or "python",
+            enable_gpu=settings.enable_gpu,
+            base_image=settings.base_image,
+            description=settings.description,
+            tags=tag_texts(config.tags),
+            properties=tag_texts(config.properties),
+            is_deleted=is_deleted,
+        )
 
     def wait_for_creation(self, show_output: bool = False) -> None:
         """Return at once: a service builds its environment itself."""
@@ -162,8 +228,7 @@ class Image:
 
     def delete(self) -> None:
         """Forget the image."""
-        known = _made.get((self.workspace.name, self.name), [])
-        _made[self.workspace.name, self.name] = [one for one in known if one.id != self.id]
+        keep_image(self.workspace, self._note(is_deleted=True), {})
 
     @property
     def id(self) -> str:
@@ -219,7 +284,26 @@ class ContainerImage(Image):
         )
 
 
+def _kept(workspace: "Workspace", name: str | None = None) -> "list[StoredImage]":
+    return [one for one in stored_images(workspace, name) if not one.note.is_deleted]
+
+
+def _of(workspace: "Workspace", stored: StoredImage) -> ContainerImage:
+    """The handle of an image that was kept."""
+    image = object.__new__(ContainerImage)
+    image.workspace, image.name = workspace, stored.note.name
+    image.version, image.created_time = stored.note.version, stored.note.created
+    image.image_config = ContainerImageConfig._stored(stored)
+    image._model_ids = stored.note.models
+    return image
+
+
+def _name(model_id: str) -> str:
+    return model_id.rpartition(":")[0]
+
+
 _Images = list[Image]
+_Models = list[Model]
 _Labels = dict[str, object]
 
 

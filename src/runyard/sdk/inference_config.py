@@ -101,6 +101,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     snapshot: Snapshot
     entry_script: str  # relative to the root of the snapshot
+    name: str = ""  # the source folder's; empty: the script goes alone
 
 
 def place_script(config: InferenceConfig) -> tuple[Path | None, Path]:
@@ -144,7 +145,7 @@ def take_source(
             why="Its .amlignore or .gitignore names it.",
             fix=f"Add the line '!{path}' to a file .amlignore in that folder.",
         )
-    return Source(snapshot=snapshot, entry_script=path)
+    return Source(snapshot=snapshot, entry_script=path, name=folder.name)
 
 
 def plan_service_environment(config: InferenceConfig, url: str) -> EnvironmentSpec | None:

@@ -153,6 +153,15 @@ def label_filters(what: str, wanted: Sequence[object] | None) -> list[str] | Non
     ]
 
 
+def has_labels(labels: Mapping[str, str | None], wanted: "list[str] | None") -> bool:
+    """Whether such a filter lets labels pass."""
+    for text in wanted or ():
+        key, equals, value = text.partition("=")
+        if key not in labels or (equals and (labels[key] or "") != value):
+            return False
+    return True
+
+
 def parse_id(id: object) -> tuple[str, int]:
     """Name and version of v1's NAME:VERSION."""
     name, _, number = str(id).rpartition(":")

@@ -4,7 +4,7 @@ A later release that brings a family deletes its row.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn
@@ -92,6 +92,18 @@ def refuse(what: str, family: str, fix: str = "") -> NoReturn:
     raise UserErrorException(
         error_text(
             f"{what} is not in this release.", why=f"Runyard does not have {family} yet.", fix=fix
+        )
+    )
+
+
+def missing_attribute(owner: object, name: str, families: Mapping[str, str]) -> AttributeError:
+    """The error for an attribute; `families` has those of v1 and what they belong to."""
+    kind = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+    if name not in families:
+        return AttributeError(f"'{kind}' object has no attribute '{name}'")
+    return AttributeError(
+        error_text(
+            f"{kind}.{name} is not in this release.", why=f"Runyard does not have {families[name]}."
         )
     )
 

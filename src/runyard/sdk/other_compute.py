@@ -39,24 +39,6 @@ class _NotHere(ComputeTarget):
         raise ComputeTargetException(error_text(what, why=cls._why, fix=cls._fix))
 
 
-class ComputeInstance(_NotHere):
-    """v1's workstation in the cloud."""
-
-    _why = "A compute instance is a machine to sit at; Runyard runs on the one you have."
-
-
-class AksCompute(_NotHere):
-    """v1's Kubernetes cluster for deployed models."""
-
-    class ClusterPurpose:
-        """What a Kubernetes cluster was for."""
-
-        DEV_TEST = "DevTest"
-        FAST_PROD = "FastProd"
-
-    _why = "Runyard does not have model deployment to Kubernetes."
-
-
 class RemoteCompute(_NotHere):
     """v1's machine that is reached by ssh."""
 

@@ -117,6 +117,11 @@ class Run(FileFamily, LogFamily):
         return JobRun.get_context(allow_offline=allow_offline)
 
     @staticmethod
+    def get_submitted_run(**kwargs: object) -> Any:
+        """v1's first name of `get_context`."""
+        return Run.get_context()
+
+    @staticmethod
     def add_type_provider(
         runtype: str, run_factory: "Callable[[Experiment, RunRecord], Run]"
     ) -> None:

@@ -157,6 +157,15 @@ class RunConfiguration:
             self.environment.python.conda_dependencies = conda_dependencies
 
     @property
+    def prepare_environment(self) -> bool:
+        """v1's first name of `auto_prepare_environment`."""
+        return self.auto_prepare_environment
+
+    @prepare_environment.setter
+    def prepare_environment(self, value: bool) -> None:
+        self.auto_prepare_environment = value
+
+    @property
     def target(self) -> str:
         """The name of the compute target; it may be set to the target itself."""
         return self._target

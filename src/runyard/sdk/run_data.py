@@ -1,11 +1,13 @@
 """The data of a run: what its configuration refers to, as inputs and outputs of its spec."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from runyard.domain.data import DataInput, DataOutput, InputMode
+from runyard.domain.data import DataInput, DataOutput, InputMode, StoreSource
+from runyard.domain.files import FileInfo
 from runyard.sdk.data_path import DataPath
 from runyard.sdk.data_reference import (
     DataReference,
@@ -16,6 +18,7 @@ from runyard.sdk.data_reference import (
 from runyard.sdk.dataset_consumption import DatasetConsumptionConfig
 from runyard.sdk.exceptions import user_error
 from runyard.sdk.output_dataset import OutputFileDatasetConfig, plan_output
+from runyard.sdk.session import segment
 from runyard_runtime import wire
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ def plan_data(config: "ScriptRunConfig", workspace: "Workspace") -> RunData:
     inputs: dict[str, DataInput] = {}
     outputs: dict[str, DataOutput] = {}
     for name, thing in _mentioned(config):
-        planned = _plan(name, thing, workspace)
+        planned = _writable_if_empty(_plan(name, thing, workspace), workspace)
         kept = inputs if isinstance(planned, DataInput) else outputs
         if kept.get(planned.name, planned) != planned or (
             planned.name in inputs and planned.name in outputs
@@ -102,6 +105,38 @@ def _plan(name: str | None, thing: object, workspace: "Workspace") -> DataInput 
                 fix="Use dataset.as_named_input('name').as_mount(), datastore.path('x').to_config()"
                 " or OutputFileDatasetConfig('name').",
             )
+
+
+def _writable_if_empty(
+    planned: DataInput | DataOutput, workspace: "Workspace"
+) -> DataInput | DataOutput:
+    """A mounted place that has nothing in it is there to be written to: v1's way before outputs."""
+    if not isinstance(planned, DataInput) or planned.mode is not InputMode.MOUNT:
+        return planned
+    place = planned.source
+    if not isinstance(place, StoreSource) or not place.path or "*" in place.path:
+        return planned
+    found = workspace._session.request(
+        "GET",
+        f"{workspace._path}/datastores/{segment(place.datastore)}/files",
+        query={"prefix": place.path},
+        answer=list[FileInfo],
+    )
+    if any(f"{file.path}/".startswith(f"{place.path}/") for file in found):
+        return planned
+    warnings.warn(
+        f"There is nothing at '{place.path}' in datastore '{place.datastore}'. The run gets an "
+        "empty folder, and what it writes there is kept in that place.",
+        stacklevel=5,
+    )
+    return DataOutput(
+        name=wire.DATA_REFERENCE + planned.name,
+        datastore=place.datastore,
+        path=place.path,
+        mode="mount",
+        path_on_compute=planned.path_on_compute,
+        overwrite=True,
+    )
 
 
 # The sections of v1's run definition. Pure.

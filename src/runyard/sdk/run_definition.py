@@ -188,9 +188,9 @@ def parse_configuration(data: Mapping[str, Any]) -> RunConfiguration:
 def parse_reference(data: Mapping[str, Any]) -> DataReferenceConfiguration:
     """A data reference in a .runconfig file."""
     return DataReferenceConfiguration(
-        data_store_name=data.get("dataStoreName"),
+        datastore_name=data.get("dataStoreName"),
         mode=str(data.get("mode") or "mount").lower(),
-        path_on_data_store=data.get("pathOnDataStore"),
+        path_on_datastore=data.get("pathOnDataStore"),
         path_on_compute=data.get("pathOnCompute"),
         overwrite=bool(data.get("overwrite")),
     )

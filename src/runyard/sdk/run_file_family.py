@@ -18,9 +18,12 @@ from runyard.sdk.session import segment, segments
 from runyard_runtime.records import is_log
 
 if TYPE_CHECKING:
+    from runyard.sdk.data_path import DataPath
     from runyard.sdk.environment import Environment
 
 LOG_SHOWN_BYTES = 8 << 20  # of each log, in get_details_with_logs
+
+WORKSPACE_STORE = "workspaceblobstore"  # the datastore that every workspace has
 
 StrPath = str | os.PathLike[str]
 
@@ -113,6 +116,21 @@ class FileFamily(RunHandle):
         """Keep everything below a local folder, under `name`."""
         named = run_files.folder_paths(name, path)
         return run_files.upload_paths(self._session, self.id, named)
+
+    def _get_outputs_datapath(self) -> "DataPath":
+        """Its outputs as a place that runs can mount; private in v1, and used all the same.
+
+        They are copied to v1's place for them in the workspace's own datastore.
+        """
+        from runyard.sdk.data_path import DataPath
+        from runyard.sdk.datastore import Datastore
+
+        store = Datastore(self._experiment.workspace, WORKSPACE_STORE)
+        place = f"ExperimentRun/dcid.{self.id}/outputs"
+        with tempfile.TemporaryDirectory(prefix="runyard-") as folder:
+            self.download_files("outputs", folder)
+            store.upload(Path(folder) / "outputs", place, overwrite=True, show_progress=False)
+        return DataPath(store, place)
 
     # What it was made from
 

@@ -26,7 +26,7 @@ from runyard.sdk.deployment_configuration import (
 from runyard.sdk.exceptions import WebserviceException, as_v1_model, error_text
 from runyard.sdk.inference_config import InferenceConfig
 from runyard.sdk.model import Model
-from runyard.sdk.model_drafts import label_filters, property_texts, tag_texts
+from runyard.sdk.model_drafts import has_labels, label_filters, property_texts, tag_texts
 from runyard.sdk.service_calls import call_service
 from runyard.sdk.service_waiting import SUCCEEDED, Waiting, failure_text, is_settled, succeeded
 from runyard.sdk.session import segment
@@ -192,8 +192,8 @@ class Webservice:
             Webservice._of(workspace, record)
             for record in records
             if (not wanted or record.compute_type.upper() == wanted)
-            and _has(record.tags, label_filters("tags", tags))
-            and _has(record.properties, label_filters("properties", properties))
+            and has_labels(record.tags, label_filters("tags", tags))
+            and has_labels(record.properties, label_filters("properties", properties))
         ]
         if model_name is None and model_id is None:
             return found
@@ -374,7 +374,8 @@ class Webservice:
             self._known = self._record.made
             waiting.ends("Failed")
             raise WebserviceException(failure_text(self._record))
-        service_waiting.settle(self)
+        if not self._record.settled:
+            service_waiting.settle(self)
         waiting.ends(SUCCEEDED)
         if show_output:
             sys.stdout.write(f"{self._finished()}\n")
@@ -584,14 +585,6 @@ def _serves(service: Webservice, name: str | None, id: str | None) -> bool:
         (name is None or model.name == name) and (id is None or model.id == id)
         for model in service.models
     )
-
-
-def _has(labels: Mapping[str, str | None], wanted: "list[str] | None") -> bool:
-    for text in wanted or ():
-        key, equals, value = text.partition("=")
-        if key not in labels or (equals and (labels[key] or "") != value):
-            return False
-    return True
 
 
 def _camel(name: str) -> str:

@@ -17,7 +17,7 @@ from runyard.sdk.config_file import (
 )
 from runyard.sdk.current_workspace import note_workspace
 from runyard.sdk.exceptions import WorkspaceException, as_v1
-from runyard.sdk.not_here import refuse
+from runyard.sdk.not_here import missing_attribute, refuse
 from runyard.sdk.session import Session, border, open_session, segment
 
 if TYPE_CHECKING:
@@ -31,10 +31,32 @@ if TYPE_CHECKING:
     from runyard.sdk.run import Run
     from runyard.sdk.webservice import Webservice
 
+# Keys of `get_details` for what Azure keeps beside a workspace; there is nothing behind them here.
+_AZURES_OWN = (
+    "applicationInsights",
+    "containerRegistry",
+    "identityPrincipalId",
+    "identityTenantId",
+    "identityType",
+    "keyVault",
+    "storageAccount",
+)
+
 # Attributes of v1's class that wait for a later release, and what they belong to.
 _NOT_YET = {
+    "add_private_endpoint": "private endpoints",
+    "delete_connection": "connections",
+    "delete_private_endpoint_connection": "private endpoints",
+    "diagnose_workspace": "diagnosis of a workspace; see: runyard doctor",
+    "get_connection": "connections",
     "linked_services": "linked services",
+    "list_connections": "connections",
+    "list_keys": "keys of Azure's resources",
     "private_endpoints": "private endpoints",
+    "set_connection": "connections",
+    "sync_keys": "keys of Azure's resources",
+    "update": "changes to a workspace",
+    "update_dependencies": "resources of Azure",
 }
 
 
@@ -162,6 +184,11 @@ class Workspace:
         return Workspace._of(session, record, auth=auth)
 
     @staticmethod
+    def setup() -> "Workspace":
+        """The workspace of the nearest configuration file: v1's first spelling of that."""
+        return Workspace.from_config()
+
+    @staticmethod
     def list(
         subscription_id: str | None = None,
         auth: object | None = None,
@@ -207,6 +234,8 @@ class Workspace:
             "creationTime": record.created.isoformat(),
             "provisioningState": "Succeeded",
             "serverUrl": self._session.client.url,
+            "discoveryUrl": self.discovery_url,
+            **dict.fromkeys(_AZURES_OWN, ""),
         }
 
     def delete(
@@ -251,6 +280,11 @@ class Workspace:
     def location(self) -> str:
         """Where the workspace is."""
         return self._record.location
+
+    @property
+    def discovery_url(self) -> str:
+        """Where the server is."""
+        return self._session.client.url
 
     @property
     def sku(self) -> str:
@@ -309,7 +343,7 @@ class Workspace:
 
     @property
     def images(self) -> "dict[str, Image]":
-        """The newest image of every name that this process made."""
+        """The newest image of every name."""
         from runyard.sdk.images import Image
 
         return {image.name: image for image in Image.list(self)}
@@ -356,11 +390,7 @@ class Workspace:
         return f"/api/v1/workspaces/{segment(self.name)}"
 
     def __getattr__(self, name: str) -> object:
-        family = _NOT_YET.get(name)
-        if family is None:
-            raise AttributeError(f"'Workspace' object has no attribute '{name}'")
-        why = f"Runyard does not have {family} yet."
-        raise AttributeError(f"ws.{name} is not in this release: {why}")
+        raise missing_attribute(self, name, _NOT_YET)
 
     def __repr__(self) -> str:
         record = self._record

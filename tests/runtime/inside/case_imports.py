@@ -48,26 +48,68 @@ class ImportTest(unittest.TestCase):
         code = "import urllib, azureml.core; urllib.request.urlretrieve"
         subprocess.check_call([sys.executable, "-c", code])
 
-    def test_every_name_of_the_table_fails_at_import_with_what_to_do(self):
+    def test_what_had_a_package_of_its_own_fails_at_import_with_what_to_do(self):
         for name in missing.ABSENT:
+            if missing.is_importable(name):
+                continue
             parent, _, last = name.rpartition(".")
             for statement in ("import %s" % name, "from %s import %s" % (parent, last)):
                 with self.assertRaisesRegex(ImportError, "A job has no %s" % name) as caught:
                     exec(statement, {})
                 self.assertRegex(str(caught.exception), "why: .*\n  fix: ")
 
+    def test_what_azureml_core_had_can_be_imported_and_explains_itself_when_it_is_used(self):
+        for name in missing.ABSENT:
+            if not missing.is_importable(name):
+                continue
+            parent, _, last = name.rpartition(".")
+            space = {}
+            exec("from %s import %s as thing" % (parent, last), space)
+            thing = space["thing"].Some if last.islower() else space["thing"]
+            self.assertIsInstance(thing, type)  # for isinstance() and type hints
+            for use in (thing, lambda thing=thing: thing.get):
+                with self.assertRaisesRegex(Exception, "A job has no %s" % name) as caught:
+                    use()
+                self.assertRegex(str(caught.exception), "why: .*\n  fix: ")
+            with self.assertRaises(azureml.exceptions.UserErrorException):
+                thing("x", y=1)
+
+    def test_modules_that_are_not_here_have_their_parts_and_the_exceptions_they_raise(self):
+        space = {}
+        exec("from azureml.core.compute.amlcompute import AmlCompute", space)
+        exec("import azureml.core.runconfig as runconfig", space)
+        exec("from azureml.core.compute_target import ComputeTargetException", space)
+        exec("from azureml.core.run import Run, RunEnvironmentException", space)
+        self.assertEqual(space["AmlCompute"].__name__, "AmlCompute")
+        self.assertFalse(hasattr(space["AmlCompute"], "create"))
+        self.assertFalse(hasattr(space["runconfig"], "__file__"))
+        self.assertIs(space["ComputeTargetException"], azureml.exceptions.ComputeTargetException)
+
+    def test_the_first_name_of_get_context_is_there(self):
+        self.assertIsInstance(Run.get_submitted_run(), _OfflineRun)
+
+    def test_a_job_is_signed_in_whatever_a_script_signs_in_with(self):
+        exec(
+            "from azureml.core.authentication import *\n"
+            "ServicePrincipalAuthentication(tenant_id='t', service_principal_id='i',"
+            " service_principal_password='p')\nMsiAuthentication()",
+            {},
+        )
+
     def test_names_below_the_table_are_explained_too(self):
         with self.assertRaisesRegex(ImportError, "A job has no azureml.train, which"):
             importlib.import_module("azureml.train.dnn")
         with self.assertRaisesRegex(ImportError, "A job has no azureml.pipeline, which"):
             exec("from azureml.pipeline.core import Pipeline", {})
-        with self.assertRaisesRegex(ImportError, "azureml._common, which v1 kept private"):
-            importlib.import_module("azureml._common.exceptions")
+        with self.assertRaisesRegex(ImportError, "azureml._history, which v1 kept private"):
+            importlib.import_module("azureml._history.utils")
+        error = importlib.import_module("azureml._common.exceptions").AzureMLException
+        self.assertIs(error, azureml.exceptions.AzureMLException)
 
     def test_an_attribute_that_is_not_there_is_an_attribute_error(self):
-        self.assertFalse(hasattr(azureml.core, "Webservice"))
+        self.assertFalse(hasattr(azureml, "train"))
         with self.assertRaisesRegex(AttributeError, "A job has no azureml.core.Webservice"):
-            azureml.core.Webservice
+            azureml.core.Webservice.deploy
         with self.assertRaisesRegex(AttributeError, "Did you mean 'Workspace'"):
             azureml.core.Workspaces
 

@@ -313,6 +313,23 @@ class SceneTest(unittest.TestCase):
         self.assertEqual((found["there"], found["app"], found["word"]), (["model"], True, "found"))
         self.assertEqual(models, [{"name": "mnist", "version": "3"}])
 
+    def test_a_source_folder_is_found_by_its_name_as_well(self):
+        script = """
+            import os
+
+            def init():
+                global found
+                with open("./abc/extra.txt") as stream:
+                    found = [stream.read(), "RUNYARD_SOURCE_NAME" in os.environ]
+
+            def run(data):
+                return found
+        """
+        os.environ["RUNYARD_SOURCE_NAME"] = "abc"
+        self.addCleanup(os.environ.pop, "RUNYARD_SOURCE_NAME")
+        with Worker(script, files={"extra.txt": "more"}) as worker, Side(worker) as side:
+            self.assertEqual(json.loads(side.ask(b"{}")[2].decode()), ["more", False])
+
     def test_the_folder_of_several_models(self):
         found, models = self.look(("a", "1", {"f": "x"}), ("b", "2", {"f": "x"}))
         self.assertEqual((found["root"], found["there"]), ("azureml-models", ["a", "b"]))

@@ -1,5 +1,6 @@
 """azureml.core.run"""
 
+from runyard.sdk.exceptions import RunEnvironmentException  # v1 code takes it from here, too
 from runyard.sdk.run import (
     Run,
     ScriptRun,
@@ -11,6 +12,7 @@ from runyard_runtime.offline import (
 
 __all__ = [
     "Run",
+    "RunEnvironmentException",
     "ScriptRun",
     "_OfflineRun",
     "get_run",

@@ -3,11 +3,10 @@
 from runyard.sdk.cluster_compute import RayCompute, SlurmCompute
 from runyard.sdk.compute import AmlCompute, ComputeTarget
 from runyard.sdk.lazy import lazy_names
+from runyard.sdk.named_compute import AksCompute, ComputeInstance
 from runyard.sdk.other_compute import (
     AdlaCompute,
-    AksCompute,
     BatchCompute,
-    ComputeInstance,
     DatabricksCompute,
     DataFactoryCompute,
     DsvmCompute,

@@ -1,3 +1,3 @@
 """azureml.core.compute.aks"""
 
-from runyard.sdk.other_compute import AksCompute as AksCompute
+from runyard.sdk.named_compute import AksCompute as AksCompute

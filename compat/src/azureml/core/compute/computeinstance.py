@@ -1,3 +1,3 @@
 """azureml.core.compute.computeinstance"""
 
-from runyard.sdk.other_compute import ComputeInstance as ComputeInstance
+from runyard.sdk.named_compute import ComputeInstance as ComputeInstance

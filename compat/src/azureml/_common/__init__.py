@@ -1,0 +1,1 @@
+"""azureml._common: private in v1, and imported all the same."""

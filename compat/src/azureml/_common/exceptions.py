@@ -1,0 +1,3 @@
+"""azureml._common.exceptions"""
+
+from runyard.sdk.exceptions import AzureMLException as AzureMLException

@@ -1,0 +1,3 @@
+"""azureml._restclient.exceptions"""
+
+from runyard.sdk.exceptions import ServiceException as ServiceException
