@@ -85,6 +85,12 @@ def resident_mb(pid: int) -> float:
     return total / 1e6
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used of the processors so far, without what it started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def end_marked(mark: str) -> None:
     """Kill every process with `mark` in its command or variables: what left its parent."""
     for entry in Path("/proc").iterdir():

@@ -5,19 +5,22 @@ are simulated: an engine that starts nothing, and one process that reports for a
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from benchmarks.connection import Connection
-from benchmarks.machine import alive, end_tree, resident_mb, scratch, wait_until
+from benchmarks.machine import alive, cpu_seconds, end_tree, resident_mb, scratch, wait_until
 from benchmarks.options import Options
 from benchmarks.report import Report, Times, short
 from benchmarks.servers import Yard
@@ -33,7 +36,9 @@ ROOT = Path(__file__).parents[1]
 SUBMITTERS = 4  # people who fill the queue at once
 SETTLE_SECONDS = 2 * ALIVE_SECONDS  # every node has reported at least once more
 WARM = 20  # submits that are not measured
+ROUNDS = 5  # in which the same is measured again, to see how far the figures can be trusted
 _EMPTY: Manifest = ()
+_BLOCK = b"." * 4096
 
 
 def measure(options: Options) -> Report:
@@ -41,7 +46,7 @@ def measure(options: Options) -> Report:
 
     In turn, because what else the machine does meanwhile then falls on both.
     """
-    nodes, queued, probes = (50, 200, 40) if options.quick else (1_000, 10_000, 600)
+    nodes, queued, probes = (50, 200, 10) if options.quick else (1_000, 10_000, 250)
     report = Report(f"scale: {nodes:,} simulated nodes report, {queued:,} runs wait")
     with (
         scratch() as folder,
@@ -61,27 +66,63 @@ def measure(options: Options) -> Report:
         everything = nodes + queued + WARM
         wait_until(lambda: _count(yard) >= everything, timeout=600, pause=0.5)
         behind = time.perf_counter() - filled
-        time.sleep(SETTLE_SECONDS)
-        idle, busy = _probe(quiet, yard, probes)
+        rest = _rest(yard, seen)
         after = resident_mb(yard.pid)
-    note = f"idle {_words(idle)}; meanwhile {_words(busy)}"
-    report.at_most("p99 of a submit meanwhile against idle", busy.p99 / idle.p99, 3, note)
+        rounds = [_probe(quiet, yard, folder, probes) for _ in range(ROUNDS)]
+    _compare(report, rounds)
     each = (with_nodes - before) * 1000 / nodes
     note = f"{before:.0f} MB before, {with_nodes:.0f} MB with {nodes:,} running runs of one node"
     report.at_most("memory of the server for a node", each, 100, note, unit=" kB")
-    note = f"{after:.0f} MB in the end; the queue was filled at {queued / seconds:.0f} submits/s"
+    note = f"{after:.0f} MB with all; the queue was filled at {queued / seconds:.0f} submits/s"
     report.shown("memory of the server for a queued run", (after - with_nodes) * 1000 / queued,
                  note, unit=" kB")  # fmt: skip
-    note = f"slowest answer to a report {short(seen.slowest)}"
+    note = f"{seen.answered:,} were answered; the slowest answer took {short(seen.slowest)}"
     report.at_most("reports that were refused or broken", seen.broken, 0, note, unit="")
+    note = f"{rest.reports:.0f} reports/s and nothing else"
+    report.shown("of a core for the server, at rest", rest.cores * 100, note, unit=" %")
     report.shown("until all were in line, after the last was submitted", behind, unit=" s")
     return report
+
+
+class _Round(NamedTuple):
+    """Times that were taken in turn."""
+
+    idle: Times
+    busy: Times
+    in_line: Times  # submits to the target that the nodes belong to and the queue waits for
+    disk: Times  # of writing a block to a plain file and having it on the disk
+
+
+class _Rest(NamedTuple):
+    """What the server does when nobody submits."""
+
+    reports: float  # a second
+    cores: float
+
+
+def _compare(report: Report, rounds: Sequence[_Round]) -> None:
+    """Add what the rounds say together, and how far they are apart."""
+    idle, busy, in_line, disk = (_joined(times) for times in zip(*rounds, strict=True))
+    for what, times, number in (
+        ("p99 of a submit meanwhile against idle", busy, 1),
+        ("the same, to the target that all wait for", in_line, 2),
+    ):
+        single = ", ".join(f"{one[number].p99 / one.idle.p99:.2g}" for one in rounds)
+        note = f"idle {_words(idle)}; meanwhile {_words(times)}; by round {single}"
+        report.at_most(what, times.p99 / idle.p99, 3, note)
+    note = f"a plain file meanwhile, written and synced: {_words(disk)}"
+    report.shown("p99 of the disk against its own p50", disk.p99 / disk.p50, note)
+
+
+def _joined(times: Iterable[Times]) -> Times:
+    return Times([seconds for one in times for seconds in one.seconds])
 
 
 class _Seen:
     """What the process that plays the nodes says of them."""
 
     reporting = 0
+    answered = 0
     broken = 0
     slowest = 0.0
 
@@ -127,7 +168,7 @@ def _nodes(yard: Yard) -> Iterator[_Seen]:
     def listen() -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            seen.reporting, seen.broken, slowest = json.loads(line)
+            seen.reporting, seen.answered, seen.broken, slowest = json.loads(line)
             seen.slowest = max(seen.slowest, slowest)
 
     listener = threading.Thread(target=listen)
@@ -188,15 +229,39 @@ def _prepare(yard: Yard, nodes: int) -> None:
             _submit(one, "probes")
 
 
-def _probe(quiet: Yard, busy: Yard, count: int) -> tuple[Times, Times]:
-    """The seconds of some submits to each, in turn."""
-    first: list[float] = []
-    second: list[float] = []
-    with Connection(quiet.url, quiet.headers) as one, Connection(busy.url, busy.headers) as other:
-        for _ in range(count):
-            first.append(_submit(one, "probes"))
-            second.append(_submit(other, "probes"))
-    return Times(first), Times(second)
+def _rest(yard: Yard, seen: _Seen) -> _Rest:
+    """Leave the server alone with its nodes for a while."""
+    time.sleep(1)  # the last of the queue are in line; what follows from that is over soon
+    begun, answered, used = time.perf_counter(), seen.answered, cpu_seconds(yard.pid)
+    time.sleep(SETTLE_SECONDS)
+    took = time.perf_counter() - begun
+    return _Rest((seen.answered - answered) / took, (cpu_seconds(yard.pid) - used) / took)
+
+
+def _probe(quiet: Yard, busy: Yard, folder: Path, count: int) -> _Round:
+    """The seconds of some submits to each, in turn, and of the disk between them."""
+    idle: list[float] = []
+    own: list[float] = []
+    in_line: list[float] = []
+    disk: list[float] = []
+    with (
+        Connection(quiet.url, quiet.headers) as one,
+        Connection(busy.url, busy.headers) as other,
+        (folder / "plain").open("ab", buffering=0) as file,
+    ):
+        for target, times in [("probes", own), ("site", in_line)] * count:
+            idle.append(_submit(one, "probes"))
+            times.append(_submit(other, target))
+            disk.append(_sync(file))
+    return _Round(Times(idle), Times(own), Times(in_line), Times(disk))
+
+
+def _sync(file: FileIO) -> float:
+    """Seconds until a block is on the disk."""
+    begun = time.perf_counter()
+    file.write(_BLOCK)
+    os.fsync(file.fileno())
+    return time.perf_counter() - begun
 
 
 def _count(yard: Yard) -> int:
@@ -207,4 +272,5 @@ def _count(yard: Yard) -> int:
 
 
 def _words(times: Times) -> str:
-    return f"p50 {short(times.p50)}, p99 {short(times.p99)}, n={len(times.seconds)}"
+    spread = f"p50 {short(times.p50)}, p95 {short(times.p95)}, p99 {short(times.p99)}"
+    return f"{spread}, n={len(times.seconds)}"

@@ -27,9 +27,9 @@ class SimulatedEngine:
         folder.mkdir(parents=True, exist_ok=True)
         self._started = folder / "started.jsonl"
         self._lock = threading.Lock()
-        self._jobs: set[JobId] = set()
+        self._jobs: dict[JobId, JobStatus] = {}
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         """It takes all jobs."""
 
     def start(self, group: NodeGroup) -> JobId:
@@ -38,22 +38,23 @@ class SimulatedEngine:
         told = {key: plan[key] for key in ("url", "run_id", "attempt", "nodes", "agent_token")}
         with self._lock:
             if job not in self._jobs:
-                self._jobs.add(job)
+                hosts = tuple(f"host-{job}-{number}" for number in range(group.nodes))
+                self._jobs[job] = JobStatus(phase=JobPhase.ACTIVE, hosts=hosts)
                 with self._started.open("a") as file:
                     file.write(json.dumps(told) + "\n")
         return job
 
     def poll(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobStatus]:
         """What was started runs."""
-        active, gone = JobStatus(phase=JobPhase.ACTIVE), JobStatus(phase=JobPhase.GONE)
-        return {job: active if job in self._jobs else gone for job in jobs}
+        gone = JobStatus(phase=JobPhase.GONE)
+        return {job: self._jobs.get(job, gone) for job in jobs}
 
     def stop(self, job: JobId) -> None:
         """Nothing: nodes hear it from the server."""
 
     def kill(self, job: JobId) -> None:
         """End a job."""
-        self._jobs.discard(job)
+        self._jobs.pop(job, None)
 
     def jobs(self) -> Sequence[JobId]:
         """All jobs."""
@@ -61,7 +62,7 @@ class SimulatedEngine:
 
     def forget(self, job: JobId) -> None:
         """End a job."""
-        self._jobs.discard(job)
+        self._jobs.pop(job, None)
 
 
 if __name__ == "__main__":

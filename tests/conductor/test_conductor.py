@@ -12,7 +12,7 @@ import pytest
 
 from runyard.conductor import runs
 from runyard.conductor.changes import Changes
-from runyard.conductor.conductor import Conductor
+from runyard.conductor.conductor import SAVES_AT_ONCE, Conductor
 from runyard.domain.agents import AgentReport, RankEnd
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import (
@@ -354,6 +354,57 @@ def test_a_run_is_not_forgotten_because_the_database_was_away(
     hiccup.failing = 1
     conductor.wake(run.id)
     until(lambda: engine.starts == [job_of(run)])
+
+
+class Meanwhile:
+    """Stands before the records of a store and does something before a place in line is stored."""
+
+    def __init__(self, records: Records, act: Callable[[], object]) -> None:
+        self._records = records
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "replace_soon":
+            self._act()
+        return getattr(self._records, name)
+
+
+def test_a_run_canceled_while_its_place_is_being_stored_leaves_the_line(
+    store: Store, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    for _ in range(2):
+        submit(store, conductor, submission())
+    until(lambda: len(engine.starts) == 2)
+    run = runs.submit(store, submission(), NOW)
+    store.records = Meanwhile(store.records, lambda: runs.cancel(store, run.id, NOW))
+    conductor.wake(run.id)
+    behind = submit(store, conductor, submission())
+    until(lambda: state_of(store, behind) is S.QUEUED)
+    found = [store.records.get(RunRecord, behind.id)]
+    until(lambda: "place 1 of 1" in conductor.describe(found)[0].waiting)
+    assert state_of(store, run) is S.CANCELED
+
+
+def places(store: Store, conductor: Conductor, waiting: list[RunRecord]) -> list[str]:
+    """What runs are told of their place, once all of them are stored and in line."""
+    until(lambda: {state_of(store, run) for run in waiting} == {S.QUEUED})
+    found = [store.records.get(RunRecord, run.id) for run in waiting]
+    until(lambda: conductor.describe(found)[-1].waiting.endswith("in line"))
+    return [run.waiting.partition("place ")[2] for run in conductor.describe(found)]
+
+
+def test_a_burst_comes_into_line_as_it_came_and_stays_so_over_a_restart(
+    store: Store, engine: FakeEngine, start: Start
+) -> None:
+    conductor = start()
+    burst = [runs.submit(store, submission(), NOW) for _ in range(2 * SAVES_AT_ONCE + 5)]
+    for run in burst:
+        conductor.wake(run.id)
+    expected = [f"{place} of {len(burst) - 2} in line" for place in range(1, len(burst) - 1)]
+    assert places(store, conductor, burst[2:]) == expected
+    assert places(store, start(), burst[2:]) == expected
+    assert engine.starts[:2] == [job_of(run) for run in burst[:2]]
 
 
 def test_recovery_waits_for_the_database_and_leaves_running_jobs_alone(

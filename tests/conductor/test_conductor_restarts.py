@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from runyard.conductor import conductor as conducting
-from runyard.conductor import runs
+from runyard.conductor import leaving, runs
 from runyard.conductor.changes import Changes
 from runyard.conductor.conductor import Conductor
 from runyard.domain.agents import AgentReport, RankEnd
@@ -198,7 +198,7 @@ def test_while_it_waits_for_its_next_attempt_others_may_have_the_slot(
 def test_an_agent_that_will_not_go_is_killed(
     store: Store, engine: FakeEngine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conducting, "LEAVING_SECONDS", 0.0)
+    monkeypatch.setattr(leaving, "LEAVING_SECONDS", 0.0)
     conductor = start()
     run = submit(store, conductor)
     wait_until(lambda: engine.starts == [job(run, 1)])
@@ -269,7 +269,7 @@ def test_children_of_a_failed_attempt_failed_with_it(
 def test_a_start_that_failed_but_was_stored_by_nobody_gives_up_no_job(
     store: Store, engine: FakeEngine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conducting, "LEAVING_SECONDS", 0.0)
+    monkeypatch.setattr(leaving, "LEAVING_SECONDS", 0.0)
     began, tries = engine.start, []
 
     def fail_once(group: NodeGroup) -> JobId:

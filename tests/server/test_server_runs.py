@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from runyard.conductor import runs
 from runyard.domain.errors import ErrorBody
 from runyard.domain.files import FileEntry, manifest_digest
 from runyard.domain.runs import RunPage, RunRecord
@@ -198,9 +200,30 @@ def test_an_agents_report_is_answered_with_orders(server: LiveServer) -> None:
     report = {"attempt": 1, "phase": "alive"}
     answer = server.request("POST", path, json=report, token=server.agent_token(run.id))
     assert msgspec.json.decode(answer.data) == {"stop": False}
+    started = {"attempt": 1, "phase": "started"}
+    assert server.request("POST", path, json=started).status == 200
     assert server.conductor.woken[-1] == run.id
     server.complete(run.id)
     assert msgspec.json.decode(server.request("POST", path, json=report).data) == {"stop": True}
+
+
+def test_a_heartbeat_wakes_nobody_and_asks_nothing_until_its_run_changes(
+    server: LiveServer,
+) -> None:
+    run = server.make_run()
+    path = f"/api/v1/runs/{run.id}/reports"
+    woken = list(server.conductor.woken)
+
+    def beat() -> object:
+        answer = server.request("POST", path, json={"attempt": 1, "phase": "alive"})
+        return msgspec.json.decode(answer.data)["stop"]
+
+    assert beat() is False
+    runs.complete(server.store, run.id, datetime.now(UTC))  # nobody says so
+    assert beat() is False
+    server.changes.notify(run.id)
+    assert beat() is True
+    assert server.conductor.woken == woken
 
 
 def test_the_server_describes_itself(server: LiveServer) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Watcher:
@@ -39,10 +39,17 @@ class Changes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watchers: defaultdict[str, set[Watcher]] = defaultdict(set)
+        self._listeners: list[Callable[[str], None]] = []
         self.closed = False
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Have it called with every run that has changed, at once, from any thread."""
+        self._listeners.append(listener)
 
     def notify(self, run_id: str) -> None:
         """The run has changed, in whatever way. From any thread."""
+        for listener in self._listeners:
+            listener(run_id)
         with self._lock:
             watchers = list(self._watchers.get(run_id, ()))
         for watcher in watchers:

@@ -9,11 +9,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,10 +21,11 @@ from runyard.conductor.changes import Changes
 from runyard.conductor.children import Children
 from runyard.conductor.engine_book import THIS_MACHINE, EngineBook, Job, pending_words
 from runyard.conductor.job_plans import JobPlans
-from runyard.conductor.node_builder import NodeBuilder
+from runyard.conductor.leaving import Leaving
+from runyard.conductor.node_builder import builders_for
 from runyard.conductor.pools import Pools
 from runyard.conductor.preparing import Prepared, Preparing
-from runyard.domain.compute import EngineRef, Machine
+from runyard.domain.compute import EngineRef, Machine, NodeResources
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import NotFound, RunyardError, Stale, Unavailable
 from runyard.domain.runs import RunError, RunKind, RunRecord
@@ -42,18 +42,13 @@ from runyard_runtime import bundle, wire
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-LEAVING_SECONDS = 30.0  # beyond the grace time: for a failed attempt to ship what it has
+WAKES_AT_ONCE = 200  # runs that are looked after before jobs are looked at again
+# Runs that come into line are stored together, but not so many that a submit has to wait for them.
+SAVES_AT_ONCE = 16
 
 _AWAY = "its cluster cannot be reached now"  # what a run waits for then
 
 S = RunState
-
-
-class Outgoing(NamedTuple):
-    """A job that failed or was given up: its run keeps the nodes until nothing is left of it."""
-
-    run_id: str
-    deadline: float  # by the monotonic clock: then it is ended without ceremony
 
 
 class Conductor:
@@ -96,9 +91,8 @@ class Conductor:
         self._remarks: dict[str, tuple[str, ...]] = {}  # for the build logs of runs that wait
         self._unbuilt: dict[str, EnvironmentSpec] = {}  # what runs wait for, in the order they came
         self._stumbled: set[str] = set()  # runs that some trouble kept us from looking after
-        self._ended: set[Job] = set()  # jobs of runs that are over, to be cleaned up
-        # Jobs whose run waits until nothing is left of them, and how long they have for it.
-        self._outgoing: dict[Job, Outgoing] = {}
+        self._unsaved: dict[str, Future[RunRecord]] = {}  # runs in line whose writes are under way
+        self._leaving = Leaving(self._book, settings.grace_seconds, self._chore, self.wake)
 
     def start(self) -> None:
         """Take up every unfinished run, then go on in a thread."""
@@ -134,9 +128,19 @@ class Conductor:
         """What an engine can do, for those who check a run before they take it."""
         return self._book.capabilities(engine)
 
-    def check_engine(self, engine: EngineRef) -> None:
-        """Ask a cluster whether it takes jobs; raises what is wrong, in words."""
-        self._book.check(engine)
+    def trouble_of(self, engine: EngineRef) -> str:
+        """Why a cluster cannot be used now, in words; empty: it can."""
+        return self._book.trouble(engine)
+
+    def check_engine(
+        self, engine: EngineRef, nodes: int = 1, each: NodeResources | None = None
+    ) -> None:
+        """Ask a cluster whether it takes jobs, of such nodes; raises what is wrong, in words."""
+        self._book.check(engine, nodes, each)
+
+    def check_room(self, engine: EngineRef, nodes: int, each: NodeResources | None) -> None:
+        """Raise if a cluster will never have such nodes, for those who check a run."""
+        self._book.check_room(engine, nodes, each)
 
     def describe(self, found: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """The runs with what they wait for, where they wait in a line: ours or a cluster's."""
@@ -159,6 +163,7 @@ class Conductor:
         while not self._stopping.is_set():
             for run_id in self._next_wakes(max(0.0, next_poll - time.monotonic())):
                 self._guarded(self._step, run_id)
+            self._finish_saves()
             self._guarded(self._start_waiting)
             self._guarded(self._pools.save)
             if time.monotonic() >= next_poll:
@@ -167,16 +172,17 @@ class Conductor:
                 next_poll = time.monotonic() + POLL_SECONDS
 
     def _next_wakes(self, timeout: float) -> list[str]:
-        """The runs somebody woke us for, without repetition; none after `timeout` seconds."""
+        """Some runs that somebody woke us for, each once; none after `timeout` seconds."""
         found: dict[str, None] = {}
         try:
             first = self._inbox.get(timeout=timeout)
             found |= {} if first is None else {first: None}
-            while True:
+            while len(found) < WAKES_AT_ONCE:
                 more = self._inbox.get_nowait()
                 found |= {} if more is None else {more: None}
         except queue.Empty:
-            return list(found)
+            pass
+        return list(found)
 
     def _guarded(self, act: Callable[..., None], *arguments: object) -> None:
         """One run's trouble must not stop the others; what failed is tried again in a while.
@@ -217,27 +223,29 @@ class Conductor:
             engine = self._engine_key(run)
             if run.attempts and run.state is S.QUEUED and engine != THIS_MACHINE:
                 # A cluster may take a while to say whether anything is left of the last attempt.
-                self._see_out(Job(engine, JobId(job_key(run, run.attempts[-1].attempt))), run)
+                job = Job(engine, JobId(job_key(run, run.attempts[-1].attempt)))
+                self._leaving.see_out(job, run.id)
         # As they came into line, so that the lines keep their order.
         for run in sorted(
             found, key=lambda run: (not lifecycle.has_job(run), lifecycle.in_line_since(run))
         ):
             self._guarded(self._step, run.id)
+        self._finish_saves()
         return True
 
     def _end_strays(self, engine: str, ids: Iterable[JobId], found: Sequence[RunRecord]) -> None:
         """End the jobs of an engine that belong to no unfinished run, or to a past attempt."""
         ours = {job_key(run) for run in found} | {run.job for run in found}
         strays = {Job(engine, id) for id in ids if id not in ours}
-        for job in strays - self._ended:
-            self._ended.add(job)
+        for job in strays - set(self._leaving):
+            self._leaving.add(job)
             self._book.stop(job)
         for run in found:
             before = {attempt.job for attempt in run.attempts}
             before |= {job_key(run, attempt.attempt) for attempt in run.attempts}
             for job in strays:
                 if job.id in before:
-                    self._see_out(job, run)
+                    self._leaving.see_out(job, run.id)
 
     def _hold_nodes(self, found: Sequence[RunRecord]) -> None:
         """Let runs have the nodes they work on, before somebody else starts in their place."""
@@ -307,7 +315,7 @@ class Conductor:
             if self._line_up(queued):
                 self._start_waiting(queued)  # the common case: three steps, one write
                 if self._pools.is_waiting(queued):
-                    self._save(queued)
+                    self._save_soon(queued)
             return
         waiting = f"its environment '{spec.name}' is being built"
         if run.state is not S.PREPARING or run.waiting != waiting:
@@ -319,7 +327,7 @@ class Conductor:
     def _builders_of(self, run: RunRecord) -> Sequence[Builder]:
         """Who builds the run's environment: other rules hold where nodes do not see our disk."""
         can = self._book.capabilities(self._pools.engine_of(run))
-        return self._builders if can.shared_folder else [NodeBuilder(self._builders)]
+        return builders_for(can, self._builders)
 
     def _on_prepared(self, run_ids: Sequence[str], prepared: Prepared) -> None:
         """An environment is built, or failed to; called from the build's own thread."""
@@ -360,22 +368,10 @@ class Conductor:
         if was_busy:
             log.warning("run %s: attempt %d: %s", run.id, failed.attempt, failed.error.message)
         if job is not None:
-            self._see_out(job, run)
+            self._leaving.see_out(job, run.id)
             self._book.stop(job)
         self._children.end(run, S.FAILED, failed.error)
-        return not self._is_leaving(run)
-
-    def _is_leaving(self, run: RunRecord) -> bool:
-        """True while something may be left of a job that was given up."""
-        with self._lock:
-            return any(one.run_id == run.id for one in self._outgoing.values())
-
-    def _see_out(self, job: Job, run: RunRecord) -> None:
-        """Have the run hold its nodes, and not start anew, until nothing is left of that job."""
-        deadline = time.monotonic() + self._settings.grace_seconds + LEAVING_SECONDS
-        self._ended.add(job)
-        with self._lock:
-            self._outgoing[job] = Outgoing(run.id, deadline)
+        return not self._leaving.is_of(run.id)
 
     def _line_up(self, run: RunRecord) -> bool:
         """Let the run wait for nodes; False if it does not have to, or cannot.
@@ -394,7 +390,10 @@ class Conductor:
 
     def _start_waiting(self, fresh: RunRecord | None = None) -> None:
         """Start those whose turn it is; `fresh` is one of them that is not stored as queued yet."""
-        for start in self._pools.plan():
+        starts = self._pools.plan()
+        if starts:
+            self._finish_saves()  # the others must be
+        for start in starts:
             known = fresh if fresh is not None and fresh.id == start.run else None
             self._guarded(self._start_run, start.run, start, known)
 
@@ -425,6 +424,9 @@ class Conductor:
         try:
             job = self._begin(run)
         except Unavailable as error:  # of its cluster; this machine is always there
+            if run.state is S.CANCEL_REQUESTED and run.job is None:  # nobody need wait for it
+                self._fail_start(run, RunError(code="EngineFailed", message=str(error)))
+                return
             self._stumbled.add(run.id)  # so it is tried again
             waiting = f"{_AWAY}: {error.what}"
             if run.waiting != waiting:
@@ -469,7 +471,8 @@ class Conductor:
             self._save(lifecycle.move(run, S.CANCELED, now=self._now(), error=error))
         else:
             self._save(lifecycle.end_attempt(run, now=self._now(), error=error))
-        self._see_out(begun, run)
+        self._leaving.see_out(begun, run.id)
+        self._book.stop(begun)
         self.wake(run.id)
 
     def _attend(self, run: RunRecord) -> None:
@@ -500,16 +503,18 @@ class Conductor:
             self._end_strays(engine, ids, self._load_unfinished())
         with self._lock:
             jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
-        for job, status in self._book.look({*jobs, *self._ended}):
-            if job in self._ended:
-                self._clean_up(job, status)
+        hosts: dict[str, Sequence[str]] = {}
+        for job, status in self._book.look({*jobs, *self._leaving}):
+            if job in self._leaving:
+                self._leaving.look(job, status)
             elif status.phase in (JobPhase.EXITED, JobPhase.GONE):
                 self._guarded(self._judge, jobs[job], status)
             elif status.hosts:
-                self._pools.name_hosts(jobs[job], status.hosts)
+                hosts[jobs[job]] = status.hosts
+        self._pools.name_hosts(hosts)
         with self._lock:
             jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
-        self._book.ask({*jobs, *self._ended}, self._pools.engines())
+        self._book.ask({*jobs, *self._leaving}, self._pools.engines())
 
     def _judge(self, run_id: str, status: JobStatus) -> None:
         """Deal with a job that ended without a word that reached us."""
@@ -528,46 +533,25 @@ class Conductor:
             self._start_job(run)
         else:
             if job is not None:
-                self._see_out(job, run)  # nobody said that its ranks are over
+                self._leaving.see_out(job, run.id)  # nobody said that its ranks are over
             self.wake(run.id)
 
     # ---- end ---------------------------------------------------------------------------------
 
     def _release(self, run: RunRecord) -> None:
         """Let go of a run that is over: its slot, its job, its open children, its growing logs."""
-        if not self._is_leaving(run):
+        if not self._leaving.is_of(run.id):
             self._pools.release(run.id)
         stored = self._stored_job(run)
         with self._lock:
             job = self._busy.pop(run.id, None) or stored
         if job is not None:
-            self._ended.add(job)
+            self._leaving.add(job)
             if run.state is not S.COMPLETED:
                 self._book.stop(job)  # if it was ended from outside, it still has processes
         log.info("run %s is %s%s", run.id, run.state, f": {run.error.message}" if run.error else "")
         self._chore(self._store.streams.seal_logs, run.id)
         self._children.end(run, run.state, run.error)
-
-    def _clean_up(self, job: Job, status: JobStatus) -> None:
-        """Remove what its engine keeps of a job, once it is over or its time is."""
-        is_over = status.phase in (JobPhase.EXITED, JobPhase.GONE)
-        outgoing = self._outgoing.get(job)
-        if is_over or (outgoing is not None and time.monotonic() >= outgoing.deadline):
-            self._ended.discard(job)
-            if job.engine == THIS_MACHINE:
-                self._chore(self._remove_job, job)
-            else:
-                self._remove_job(job)
-
-    def _remove_job(self, job: Job) -> None:
-        self._book.remove(job, lambda: self._on_removed(job), lambda: self._ended.add(job))
-
-    def _on_removed(self, job: Job) -> None:
-        """Nothing is left of the job; from any thread."""
-        with self._lock:
-            outgoing = self._outgoing.pop(job, None)
-        if outgoing is not None:
-            self.wake(outgoing.run_id)
 
     # ---- small steps -------------------------------------------------------------------------
 
@@ -586,6 +570,22 @@ class Conductor:
         saved = self._store.records.replace(run)
         self._changes.notify(run.id)
         return saved
+
+    def _save_soon(self, run: RunRecord) -> None:
+        """As `_save`, together with those who come next; nothing may follow from it before."""
+        self._unsaved[run.id] = self._store.records.replace_soon(run)
+        if len(self._unsaved) >= SAVES_AT_ONCE:
+            self._finish_saves()
+
+    def _finish_saves(self) -> None:
+        """Wait until all that was to be saved soon is."""
+        unsaved, self._unsaved = self._unsaved, {}
+        for run_id, write in unsaved.items():
+            self._guarded(self._finish_save, run_id, write)
+
+    def _finish_save(self, run_id: str, write: "Future[RunRecord]") -> None:
+        write.result()
+        self._changes.notify(run_id)
 
     def _fail(self, run: RunRecord, error: RunError) -> None:
         self._save(lifecycle.move(run, S.FAILED, now=self._now(), error=error))

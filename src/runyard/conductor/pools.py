@@ -7,7 +7,7 @@ conductor's thread changes anything; others may look.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -272,21 +272,15 @@ class Pools:
         record = None if key is None else self._states[key].record
         return None if record is None else record.resources
 
-    def name_hosts(self, run_id: str, hosts: Sequence[str]) -> None:
-        """An engine says where the run's nodes are, in their order."""
-        key = self._holders.get(run_id)
-        if key is None or key not in self._states:
-            return
+    def name_hosts(self, hosts: Mapping[str, Sequence[str]]) -> None:
+        """Engines say where the nodes of some runs are: by run, in the nodes' order."""
+        keys = {self._holders.get(run_id) for run_id in hosts}
+        names = {run_id: iter(found) for run_id, found in hosts.items()}
         with self._lock:
-            state, names = self._states[key], iter(hosts)
-            state.put_nodes(
-                tuple(
-                    msgspec.structs.replace(node, host=next(names, node.host))
-                    if node.run == run_id
-                    else node
-                    for node in state.nodes
-                )
-            )
+            for state in [self._states[key] for key in keys if key in self._states]:
+                named = [_named(node, names) for node in state.nodes]
+                if any(new is not old for new, old in zip(named, state.nodes, strict=True)):
+                    state.put_nodes(tuple(named))
 
     def engines(self) -> list[EngineRef]:
         """All engines elsewhere that targets come from."""
@@ -380,6 +374,12 @@ class Pools:
                 for node in state.nodes
             )
         )
+
+
+def _named(node: NodeRecord, names: Mapping[str, Iterator[str]]) -> NodeRecord:
+    """The node with the next name of its run; the same one if nothing changes."""
+    host = next(names.get(node.run or "", iter(())), node.host)
+    return node if host == node.host else msgspec.structs.replace(node, host=host)
 
 
 def _gang(run: RunRecord, key: str) -> int:

@@ -59,6 +59,7 @@ def submit(
     now: datetime,
     capabilities_of: Callable[[EngineRef | None], Capabilities] = _one_node,
     machine: Machine | None = None,
+    check_room: computes.CheckRoom = computes.any_room,
 ) -> RunRecord:
     """Keep a new run, ready to be taken up by the conductor, if its target's engine can do it.
 
@@ -74,7 +75,7 @@ def submit(
     used: dict[str, str] = {}
     if spec.script is not None:
         _check_script(spec.script)
-        computes.check_target(store, workspace, spec.script, capabilities_of)
+        computes.check_target(store, workspace, spec.script, capabilities_of, check_room)
         used = data.check_script(store, workspace, spec.script)
         keep_snapshot(store, spec.script.snapshot, submission.manifest)
     kind = RunKind.SCRIPT if spec.script is not None else RunKind.INTERACTIVE
@@ -216,13 +217,6 @@ def keep_snapshot(store: Store, snapshot: str, manifest: Manifest | None) -> Non
             digests=tuple(missing),
         )
     store.blobs.put(snapshot, [encode_manifest(manifest)])
-
-
-def store_manifest(store: Store, manifest: Manifest) -> str:
-    """Keep a source tree whose files are here; its id."""
-    digest = manifest_digest(manifest)
-    store.blobs.put(digest, [encode_manifest(manifest)])
-    return digest
 
 
 def _check_stored_tree(store: Store, snapshot: str) -> None:

@@ -17,7 +17,7 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int
     node: int = 0
-    phase: str  # wire.STARTED, ENDED, FINISHED, FAILED; "alive" only says that it lives
+    phase: str  # wire.STARTED, ENDED, FINISHED, FAILED; ALIVE only says that it lives
     ranks: tuple[RankEnd, ...] = ()
     error: RunError | None = None  # the first real error among this node's ranks
     stopped: bool = False  # the ranks were ended because the run was to stop

@@ -4,6 +4,7 @@ A run's parent and workspace never change, so they are looked up once. Jobs send
 whether their run is over is looked up only from time to time.
 """
 
+import random
 import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from runyard.domain.runs import RunRecord
 from runyard.stores.base import Records
 
 LAST_WORDS = timedelta(minutes=10)  # how long after its end a run's tokens are still good
-_FRESH_SECONDS = 60.0  # little, against the minutes that a token outlives its run
+# At most; little, against the minutes that a token outlives its run. At least half of that, so that
+# runs which were looked up together are not looked up together ever after.
+_FRESH_SECONDS = 120.0
 _REMEMBERED = 100_000  # tens of MB; then it starts afresh
 
 
@@ -21,7 +24,7 @@ class _Known(NamedTuple):
     workspace: str
     attempt: int
     ended: datetime | None
-    looked: float
+    fresh_until: float  # by the monotonic clock
 
 
 class Lineage:
@@ -82,7 +85,8 @@ class Lineage:
     def _look(self, run_id: str) -> _Known:
         run = self._records.get(RunRecord, run_id)
         spec = run.spec
-        known = _Known(spec.parent, spec.workspace, run.attempt, run.ended, time.monotonic())
+        fresh_until = time.monotonic() + _FRESH_SECONDS * random.uniform(0.5, 1)
+        known = _Known(spec.parent, spec.workspace, run.attempt, run.ended, fresh_until)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[run_id] = known
@@ -90,6 +94,4 @@ class Lineage:
 
 
 def _is_fresh(known: _Known | None) -> bool:
-    return known is not None and (
-        known.ended is not None or time.monotonic() - known.looked < _FRESH_SECONDS
-    )
+    return known is not None and (known.ended is not None or time.monotonic() < known.fresh_until)

@@ -1,6 +1,7 @@
 """Start a server, and everything it takes, in the right order; stop it in the reverse."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -147,6 +148,8 @@ async def _work(
 
 
 def _announce(home: Path, info: ServerInfo) -> None:
+    gc.collect()
+    gc.freeze()  # what is here now stays; looking through it again would hold up everybody
     write_address(home, info)
     log.info("Runyard %s listens on %s, home %s", info.version, info.url, info.home)
 

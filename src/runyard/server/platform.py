@@ -8,12 +8,13 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from runyard.conductor.changes import Changes
 from runyard.data.opening import Datastores
-from runyard.domain.compute import EngineRef, Machine
+from runyard.domain.compute import EngineRef, Machine, NodeResources
 from runyard.domain.runs import RunRecord, redact_run
 from runyard.domain.server import ServerInfo
 from runyard.engines.base import Capabilities
 from runyard.environments.base import Builder
 from runyard.server.environment_builds import EnvironmentBuilds
+from runyard.server.heartbeats import Heartbeats
 from runyard.server.lineage import Lineage
 from runyard.settings import Settings
 from runyard.stores.base import Store
@@ -38,8 +39,16 @@ class Attendant(Protocol):
     def capabilities_of(self, engine: EngineRef | None) -> Capabilities:
         """What an engine can do; None: this machine's."""
 
-    def check_engine(self, engine: EngineRef) -> None:
-        """Ask a cluster whether it takes jobs; raises what is wrong, in words."""
+    def trouble_of(self, engine: EngineRef) -> str:
+        """Why a cluster cannot be used now, in words; empty: it can."""
+
+    def check_engine(
+        self, engine: EngineRef, nodes: int = 1, each: NodeResources | None = None
+    ) -> None:
+        """Ask a cluster whether it takes jobs, of such nodes; raises what is wrong, in words."""
+
+    def check_room(self, engine: EngineRef, nodes: int, each: NodeResources | None) -> None:
+        """Raise if a cluster will never have such nodes."""
 
     def wake(self, run_id: str | None = None) -> None:
         """Look at that run now; None: at the compute targets."""
@@ -84,6 +93,7 @@ class Platform:
         self.info = info
         self.stop = stop
         self.lineage = Lineage(store.records)
+        self.heartbeats = Heartbeats(changes)
         self.conductor = conductor
         self.serving = serving
         self.machine = machine or Machine(cores=1)  # what nodes are made of

@@ -1,6 +1,7 @@
 """Routes of runs: submit, look, label, end, report."""
 
 import time
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -20,10 +21,11 @@ from runyard.domain.runs import (
 )
 from runyard.domain.states import RunState
 from runyard.server.auth import check_submission, check_workspace, make_ticket
-from runyard.server.platform import utc_now
+from runyard.server.platform import Platform, utc_now
 from runyard.server.routing import Call, NoQuery
 from runyard.server.waiting import attending
 from runyard.stores.base import Where
+from runyard_runtime import wire
 
 _LONGEST_WAIT = 60.0
 
@@ -60,8 +62,8 @@ def submit(call: Call[Submission, NoQuery]) -> RunRecord:
     """Submit a run; sources that the server lacks are named in the refusal."""
     platform = call.platform
     check_submission(platform, call.grant, call.body.spec)
-    can = platform.conductor.capabilities_of
-    run = runs.submit(platform.store, call.body, utc_now(), can, platform.machine)
+    can, room = platform.conductor.capabilities_of, platform.conductor.check_room
+    run = runs.submit(platform.store, call.body, utc_now(), can, platform.machine, room)
     platform.changed(run.id, wake=True)
     return redact_run(run)
 
@@ -135,11 +137,20 @@ def fail(call: Call[RunError, NoQuery]) -> RunRecord:
     return redact_run(run)
 
 
-def report(call: Call[AgentReport, NoQuery]) -> AgentOrders:
+async def report(call: Call[AgentReport, NoQuery]) -> AgentOrders:
     """Take an agent's report."""
-    run_id = call.params["run"]
-    orders = runs.report(call.platform.store, run_id, call.body, utc_now())
-    call.platform.changed(run_id, wake=True)
+    platform, run_id, said = call.platform, call.params["run"], call.body
+    if said.phase == wire.ALIVE and platform.heartbeats.goes_on(run_id, said.attempt):
+        return AgentOrders()
+    return await platform.in_thread(_take_report, platform, run_id, said)
+
+
+def _take_report(platform: Platform, run_id: str, said: AgentReport) -> AgentOrders:
+    take = partial(runs.report, platform.store, run_id, said, utc_now())
+    if said.phase == wire.ALIVE:
+        return platform.heartbeats.ask(run_id, said.attempt, take)
+    orders = take()
+    platform.changed(run_id, wake=True)
     return orders
 
 

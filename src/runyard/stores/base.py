@@ -75,6 +75,12 @@ class Records(Protocol):
         `Stale` if the stored version is another; `NotFound` if there is none.
         """
 
+    def replace_soon(self, record: R) -> "Future[R]":
+        """As `replace`, without waiting; the future resolves when the record is durable.
+
+        What one thread sends is written in that order.
+        """
+
     def delete(self, record: R) -> None:
         """Remove the record, and all that is kept of a run; `Stale` as above."""
 

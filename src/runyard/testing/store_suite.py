@@ -246,6 +246,15 @@ class StoreSuite:
         with pytest.raises(NotFound):
             store.records.replace(new_run("ghost"))
 
+    def test_replacing_without_waiting_keeps_the_order_and_the_rules(self, store: Store) -> None:
+        first = store.records.insert(new_run())
+        soon = store.records.replace_soon(msgspec.structs.replace(first, waiting="for nodes"))
+        late = store.records.replace_soon(msgspec.structs.replace(first, waiting="in vain"))
+        assert soon.result().version == 2
+        with pytest.raises(Stale):
+            late.result()
+        assert store.records.get(RunRecord, "run").waiting == "for nodes"
+
     def test_one_of_many_racing_writers_wins(self, reopen: Callable[[], Store]) -> None:
         # Two servers on one database must not both move a run on.
         one, other = reopen(), reopen()
