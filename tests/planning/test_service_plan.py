@@ -58,6 +58,18 @@ def test_a_revision_whose_workers_are_ready_serves() -> None:
     assert plan(step.service, one=RUNNING).service.state is ServiceState.HEALTHY
 
 
+def test_a_revision_that_the_front_end_has_found_serves_at_once() -> None:
+    found = msgspec.structs.replace(RUNNING, is_found=True)
+    step = plan(service(coming=revision(1, "one")), one=found)
+    assert step.service.serving == revision(1, "one")
+    assert step.service.state is ServiceState.HEALTHY
+    # Some of its workers are not there yet.
+    part = msgspec.structs.replace(found, is_ready=False)
+    step = plan(service(coming=revision(1, "one")), one=part)
+    assert step.service.coming == revision(1, "one")
+    assert step.service.state is ServiceState.TRANSITIONING
+
+
 def test_a_service_whose_first_revision_fails_has_failed_and_says_why() -> None:
     step = plan(service(coming=revision(1, "one")), one=FAILED)
     assert step.service.state is ServiceState.FAILED

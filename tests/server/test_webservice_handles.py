@@ -23,7 +23,7 @@ from runyard.domain.workspaces import WorkspaceRecord
 from runyard.sdk.client import Client
 from runyard.sdk.environment import Environment
 from runyard.sdk.exceptions import UserErrorException, WebserviceException
-from runyard.sdk.images import ContainerImage
+from runyard.sdk.images import ContainerImage, Image
 from runyard.sdk.inference_config import InferenceConfig
 from runyard.sdk.model import Model
 from runyard.sdk.resource_configuration import ResourceConfiguration
@@ -610,6 +610,9 @@ def test_an_image_of_2019_is_made_and_deployed(
     assert (image.id, image.creation_state) == ("digits-image:1", "Succeeded")
     assert 'image digits-image:1, operation "Succeeded"' in capsys.readouterr().out
     assert list(ws.images) == ["digits-image"]
+    assert [one.id for one in Image.list(ws, tags=["area"])] == ["digits-image:1"]
+    assert Image.list(ws, tags=[["area", "letters"]]) == Image.list(ws, image_name="other") == []
+    assert [one.id for one in Image.list(ws, model_name=model.name)] == ["digits-image:1"]
     service = Webservice.deploy_from_image(
         ws, "from-image", image, AciWebservice.deploy_configuration(cpu_cores=1)
     )
@@ -622,7 +625,11 @@ def test_an_image_of_2019_is_made_and_deployed(
         image_config=config,
     )
     other.wait_for_deployment()
-    for name in ("from-image", "from-model"):
+    (tmp_path / "score.py").write_text("changed")  # what was kept is deployed, not what lies here
+    kept = Image(ws, id="digits-image:1")
+    assert (kept.tags, [one.id for one in kept.models]) == ({"area": "digits"}, [model.id])
+    Webservice.deploy_from_image(ws, "from-kept", kept).wait_for_deployment()
+    for name in ("from-image", "from-model", "from-kept"):
         serving = record_of(server, name).serving
         assert serving is not None
         assert serving.spec.environment is not None
@@ -635,6 +642,9 @@ def test_an_image_of_2019_is_made_and_deployed(
     image.delete()
     with pytest.raises(WebserviceException, match="ImageNotFound"):
         type(image)(ws, "digits-image")
+    assert Image.list(ws) == []
+    again = Image.create(ws, "digits-image", [model], config)
+    assert again.version == 2  # no number is used twice
 
 
 # ---- two handles -----------------------------------------------------------------------------

@@ -8,7 +8,9 @@ network is imported after the ranks run, because a short script should not wait 
 
 State in `agent-NODE/`: lock, pid ({"pid", "start"}), state.json (why the ranks are being ended),
 ports.json (what is reserved), rank-R.json and rank-R.exit (see `ranks`), streams.json (see
-`shipping`), exit.json (it is over). A job of several nodes has an agent on each: see `gang`.
+`shipping`), silent (since when the server cannot be reached), why.json (why nodes were taken away,
+if their batch system does that), exit.json (it is over). A job of several nodes has an agent on
+each: see `gang`.
 """
 
 import fcntl
@@ -30,6 +32,12 @@ from runyard_runtime.beside import Beside, control_log, new_shipper
 
 CRASHED = 70  # the agent's own exit code when it has a bug; the next agent takes over
 _DEFAULT_NICE = 5
+_TERMINATED = {-15, 143}  # the exit codes of ranks that SIGTERM ended; of a shell, too
+_SIGNAL_SECONDS = 1.0
+_WHY_SECONDS = 7.0  # for who stands by us to find out why we are told to stop
+# For which processes of a service have the machine to themselves while they load: what is imported,
+# reported and shipped beside them can wait. If one of them ends or all are to stop, we go on.
+_LOADING_SECONDS = 0.3
 _BLOB_PATIENCE = 5.0  # how long it is doubted that the server lacks a content of the snapshot
 
 # Launchers whose ranks may be started by another program: the module that knows how, with
@@ -81,9 +89,11 @@ class Agent:
         self.gang = None  # the other nodes, if there are any
         self.processes = []  # of all nodes, once they are planned
         self.is_shipped = False  # the server has all that the job left here, and said so
+        self.trouble = ""  # why the server did not take the end of the job, in words
         self._ports = None
         self._lock = None
         self._link = None
+        self._is_silent = None  # the server cannot be reached; None: what an earlier agent noted
 
     def lock(self):
         """Take the node's place; False if another agent has it. Held as long as we live."""
@@ -114,7 +124,8 @@ class Agent:
         except _CANNOT_BEGIN as error:
             code = self._fail(error)
         if self.is_wanted():
-            exits.settle({"exit_code": code, "at": time.time(), "shipped": self.is_shipped})
+            end = {"exit_code": code, "at": time.time(), "shipped": self.is_shipped}
+            exits.settle(dict(end, trouble=self.trouble) if self.trouble else end)
         return 0
 
     def is_wanted(self):
@@ -173,6 +184,8 @@ class Agent:
         supervisor.ending_since = state.get("at")
         # What runs in a container is nobody's child here, so none need come to us.
         supervisor.is_subreaper = is_subreaper and not plan.get("prefix")
+        if not adopted and any(one.restarts for one in running):
+            self.wake.wait(_LOADING_SECONDS)
         beside = Beside(self, supervisor, fresh=not adopted)
         supervisor.is_consequence = beside.is_consequence
         beside.start()
@@ -283,6 +296,9 @@ class Agent:
                 _restoring().restore(self)
         except _Stopped:
             pass  # no rank will start, so there is nothing to lay out for
+        except OSError as error:
+            text = "The snapshot cannot be laid out: %s." % (error.strerror or error)
+            raise layout.LayoutFailed(text)
 
     def _fetch(self, digest, stream):
         from runyard_runtime.server_link import Refused
@@ -349,7 +365,54 @@ class Agent:
 
         plan = self.plan
         token, address_file = plan["agent_token"], plan.get("address_file")
-        return ServerLink(plan["url"], token, address_file, sleep=sleep, is_wanted=self.is_wanted)
+        return ServerLink(plan["url"], token, address_file, sleep=sleep, is_wanted=self._goes_on)
+
+    def _goes_on(self):
+        """Asked between two tries to reach the server: whether there is a reason for another.
+
+        The note is for whoever started us: an agent that is not heard may be one of a lost job.
+        """
+        if not self._is_silent:
+            self._is_silent = True
+            text = json.dumps({"at": time.time(), "url": self.plan["url"]}).encode("utf-8")
+            try:
+                job_folder.write_atomically(self._silent_path(), text)
+            except OSError:
+                pass  # a full disk, or the folder is gone
+        return self.is_wanted()
+
+    def _hear(self):
+        """The server has answered."""
+        if self._is_silent or self._is_silent is None:
+            self._is_silent = False
+            try:
+                os.unlink(self._silent_path())
+            except OSError:
+                pass  # it answered always
+
+    def _silent_path(self):
+        return os.path.join(self.own, "silent")
+
+    def was_taken_away(self, ended):
+        """Whether ranks failed because who takes the node away signals them as well as us."""
+        failed = [rank.exit_code for rank in ended if rank.has_failed]
+        if not self.plan.get("watched") or not failed or not set(failed) <= _TERMINATED:
+            return False
+        deadline = time.monotonic() + _SIGNAL_SECONDS
+        while not self.wake.heard_signal and time.monotonic() < deadline:
+            time.sleep(0.02)  # ours may come a little later
+        return self.wake.heard_signal
+
+    def why_stopped(self):
+        """The error of a run whose nodes were taken away, where whoever did it says why."""
+        if not self.plan.get("watched") or not self.wake.heard_signal:
+            return None  # the server told us, and knows
+        deadline = time.monotonic() + _WHY_SECONDS
+        while True:
+            known = job_folder.read_json(os.path.join(self.own, "why.json"))
+            if known is not None or time.monotonic() >= deadline:
+                return (known or {}).get("error")
+            time.sleep(0.05)
 
     def note_path(self):
         """The file of the agent's account."""
@@ -362,6 +425,7 @@ class Agent:
         body = dict(facts, attempt=self.plan.get("attempt") or 1, node=self.node, phase=phase)
         path = run_path(self.plan["run_id"], "reports")
         orders = link.call_json("POST", path, body, patience)
+        self._hear()
         if orders and orders.get("stop"):
             self.wake.stop()
 
@@ -370,7 +434,7 @@ class Agent:
         from runyard_runtime.server_link import Abandoned, Refused
 
         self.note("failed: %s" % error)
-        facts = {"code": getattr(error, "code", type(error).__name__), "message": str(error)}
+        facts = _why_not_begun(error)
         if self.gang is not None:
             self.gang.give_up(facts)
         if self.data is not None:
@@ -390,7 +454,7 @@ class Agent:
         try:
             self.report(self.link(), wire.FAILED, error=facts)
         except (Refused, Abandoned) as refusal:
-            self.is_shipped = False
+            self.is_shipped, self.trouble = False, str(refusal)
             self.note("warning: the end could not be reported: %s" % refusal)
         return 1
 
@@ -425,6 +489,16 @@ def _restoring():
     from runyard_runtime import restoring
 
     return restoring
+
+
+def _why_not_begun(error):
+    """The error of a job that could not begin here: its code, and words for people."""
+    code, text = getattr(error, "code", type(error).__name__), str(error)
+    if job_folder.is_disk_full(error):
+        code = job_folder.NODE_FULL
+        if job_folder.MAKE_ROOM not in text:
+            text = "%s That is: %s" % (text, job_folder.MAKE_ROOM)
+    return {"code": code, "message": text}
 
 
 def _began(running):

@@ -15,7 +15,6 @@ on, but its processes carry the job's marker and are found by it like any other 
 """
 
 import os.path
-import subprocess
 
 from runyard_runtime import wire
 
@@ -58,6 +57,8 @@ def remove(job, marker, ranks):
     """End and remove the containers of these ranks, if any is left. Never fails."""
     if not job.get("remove") or not ranks:
         return
+    import subprocess  # most jobs have no container, and none should wait for the import
+
     try:
         with open(os.devnull, "r+b") as null:
             subprocess.call(

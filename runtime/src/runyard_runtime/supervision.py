@@ -29,6 +29,7 @@ class Wake:
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self.asked_to_stop = False
+        self.heard_signal = False  # it was somebody of this machine who asked
 
     def catch_signals(self):
         """From now on SIGTERM and SIGINT ask for a stop, and the end of a child wakes."""
@@ -56,7 +57,7 @@ class Wake:
             pass
 
     def _stop(self, number, frame):
-        self.asked_to_stop = True
+        self.asked_to_stop = self.heard_signal = True
 
 
 class Supervisor:

@@ -16,7 +16,7 @@ from runyard.conductor.runs import keep_snapshot
 from runyard.data.sealing import seal, unseal
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Conflict, Invalid, NotFound, Unsupported
-from runyard.domain.files import FileInfo, Manifest, decode_manifest
+from runyard.domain.files import Manifest, decode_manifest
 from runyard.domain.models import ModelRecord
 from runyard.domain.runs import RunRecord
 from runyard.domain.services import (
@@ -47,7 +47,6 @@ _KEY_BYTES = 24
 # Below the ports that the kernel gives to whoever asks for any.
 _PORTS = range(20000, 32000)
 _PORT_TRIES = 200
-_LOG_BYTES = 1 << 20  # of one log that are looked at
 
 
 def service_id(workspace: WorkspaceRecord, name: str) -> str:
@@ -388,29 +387,6 @@ def _check_script(store: Store, spec: ServiceSpec, manifest: Manifest | None) ->
 
 def _change(store: Store, id: str, how: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord:
     return change_record(store.records, ServiceRecord, id, how)
-
-
-def read_logs(store: Store, service: ServiceRecord, lines: int) -> str:
-    """The end of what the processes of a service printed: the newest workers first."""
-    revisions = [one for one in (service.coming, service.serving) if one is not None]
-    known = [(f"revision {one.number}", one.run) for one in revisions]
-    if service.failed is not None:
-        known.insert(0, (f"revision {service.failed.number}, which failed", service.failed.run))
-    parts: list[str] = []
-    for title, run in (*known, ("front end", service.front)):
-        if run is None:
-            continue
-        for info in store.streams.logs(run):
-            text = _tail(store, run, info, lines)
-            if text.strip():
-                parts.append(f"==== {title}, {info.path} ====\n{text.rstrip()}\n")
-    return "\n".join(parts)
-
-
-def _tail(store: Store, run: str, info: FileInfo, lines: int) -> str:
-    start = max(0, info.size - _LOG_BYTES)
-    data = store.streams.read_log(run, info.path, start, _LOG_BYTES)
-    return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
 
 
 # ---- keys ------------------------------------------------------------------------------------

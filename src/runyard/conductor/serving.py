@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,13 +27,14 @@ from runyard.conductor.changes import Changes
 from runyard.conductor.service_asking import ask_front
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import Conflict, NotFound, Stale
-from runyard.domain.files import FileEntry, Manifest, decode_manifest
+from runyard.domain.files import FileEntry, Manifest, decode_manifest, encode_manifest
 from runyard.domain.models import MODELS_FOLDER, ModelRecord
 from runyard.domain.runs import LauncherSpec, RunError, RunKind, RunRecord, RunSpec, ScriptSpec
 from runyard.domain.services import Revision, ServiceRecord, ServiceState
 from runyard.domain.states import RunState
 from runyard.planning.services import FRONT, Seen, Step, give_up, in_service_words, plan_service
 from runyard.serving.access import hash_key
+from runyard.serving.bell import Bell
 from runyard.settings import Settings
 from runyard.stores.base import Store
 from runyard_runtime import job_folder, scoring_wire, wire
@@ -42,11 +44,17 @@ log = logging.getLogger(__name__)
 SCORING_FILE = "runyard-scoring.json"
 _EXPERIMENT = "services"  # of the runs that stand for a service's processes; never listed
 # Seconds until the next look: something has just changed, something is waited for, all is well.
+# Front ends ring for their news, so most looks are sooner.
 _NEXT_LOOK, _BUSY_LOOK, _QUIET_LOOK = 0.02, 0.1, 2.0
 _ANSWER_SECONDS = 2.0  # for all the processes of a service together, which are on this machine
 _ROUND_SECONDS = 0.5  # for all services; whoever answers later is heard in a later round
 _ASKERS = 8  # services that are asked at a time
+_WRITERS = 3  # contents that are written at a time, each waiting for the disk
 _MEGABYTE = 2**20
+# For how long threads of numpy's OpenBLAS wait for work in a busy loop, also when they were just
+# loaded: two to the power of it, in cycles. By default that is a tenth of a second on a core that
+# the front end needs.
+_BLAS_PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
 # Of the machine, not of the user's environment: the front end is the platform's own program.
 _FRONT_ENVIRONMENT = EnvironmentSpec(
     name="runyard-front-end", user_managed=True, interpreter=sys.executable
@@ -59,6 +67,13 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     version: int  # of the record that they were asked by
     front: dict[str, object] | None = None  # None: it does not answer
     coming: int = 0  # workers of the revision being tried that have loaded the model
+
+
+class Starting(NamedTuple):
+    """A run that is about to be started, and what must be kept before."""
+
+    run: RunRecord
+    contents: tuple[Future[None], ...]
 
 
 class Serving:
@@ -80,9 +95,10 @@ class Serving:
         self._wake_run = wake_run
         self._now = now
         self._folder = settings.home / "services"
-        self._woken = threading.Event()
+        self._bell = Bell(self._folder)
         self._stopping = threading.Event()
         self._written: dict[str, bytes] = {}  # what the front end of a service was told last
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="service-contents")
         self._thread = threading.Thread(target=self._work, name="services", daemon=True)
 
     def start(self) -> None:
@@ -92,20 +108,22 @@ class Serving:
     def stop(self) -> None:
         """Look no longer. Services go on."""
         self._stopping.set()
-        self._woken.set()
+        self._bell.ring()
         if self._thread.is_alive():
             self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            self._bell.close()
+        self._writers.shutdown(wait=False)
 
     def wake(self) -> None:
         """A service was made, changed or is to end. From any thread."""
-        self._woken.set()
+        self._bell.ring()
 
     def _work(self) -> None:
         asked: dict[str, Future[Sight]] = {}
         with ThreadPoolExecutor(_ASKERS, thread_name_prefix="services") as pool:
             while not self._stopping.is_set():
-                self._woken.clear()
-                self._woken.wait(self._look(pool, asked))
+                self._bell.wait(self._look(pool, asked))
 
     def _look(self, pool: Executor, asked: dict[str, Future[Sight]]) -> float:
         """Look after every service once; the seconds until the next time. A service that takes
@@ -166,8 +184,9 @@ class Serving:
         deadline = time.monotonic() + _ANSWER_SECONDS
         front = None if service.front is None else self._ask_front(service, keys["control"])
         up = 0
-        if service.coming is not None and service.coming.run is not None:
-            for path in self._sockets(service, service.coming):
+        coming = service.coming
+        if coming is not None and coming.run is not None and coming.number not in _revisions(front):
+            for path in self._sockets(service, coming):
                 up += _says_hello(path, deadline - time.monotonic())
         return Sight(version=service.version, front=front, coming=up)
 
@@ -190,12 +209,13 @@ class Serving:
         for revision in _all_revisions(service):
             if revision.run is None:
                 continue
-            if revision is service.coming:
-                up = sight.coming
-            else:
+            is_found = revision.number in told
+            if is_found or revision is not service.coming:
                 up = told.get(revision.number, {}).get("ready_workers", 0)
+            else:
+                up = sight.coming
             whole = up >= revision.spec.replicas
-            self._see(seen, revision.run, is_ready=whole, answering=up)
+            self._see(seen, revision.run, is_ready=whole, answering=up, is_found=is_found)
         in_use = [number for number, facts in told.items() if facts.get("in_flight", 0)]
         serving = service.serving.number if service.serving is not None else None
         if serving is not None and told.get(serving, {}).get("ready_workers", 0) < 1:
@@ -215,7 +235,15 @@ class Serving:
         settled = msgspec.structs.replace(step.service, settled=True)
         return msgspec.structs.replace(step, service=settled)
 
-    def _see(self, seen: dict[str, Seen], run_id: str, *, is_ready: bool, answering: int) -> None:
+    def _see(
+        self,
+        seen: dict[str, Seen],
+        run_id: str,
+        *,
+        is_ready: bool,
+        answering: int,
+        is_found: bool = False,
+    ) -> None:
         try:
             run = self._store.records.get(RunRecord, run_id)
         except NotFound:
@@ -225,8 +253,10 @@ class Serving:
             error=in_service_words(run.error),
             waiting=run.waiting,
             started=run.started,
-            is_ready=is_ready and run.state is RunState.RUNNING,
+            # What answers runs, also before its agent has said so.
+            is_ready=is_ready and run.state in (RunState.STARTING, RunState.RUNNING),
             is_answering=answering > 0,
+            is_found=is_found,
         )
 
     def _ask_front(self, service: ServiceRecord, control: str) -> dict[str, object] | None:
@@ -254,6 +284,11 @@ class Serving:
             return
         for number in step.start:
             service = self._with_run(service, number)
+        # While the record is stored, what the runs need is. Workers first: they take longer.
+        starting = {
+            number: self._prepare_start(service, number)
+            for number in sorted(step.start, reverse=True)
+        }
         if service != before:
             service = self._store.records.replace(service)
             self._changes.notify(service.id)
@@ -261,20 +296,37 @@ class Serving:
                 log.info("service %s is %s", service.name, service.state)
         if not service.deleting:
             self._tell_front(service)
-        for number in step.start:
-            try:
-                self._start(service, number)
-            except NotFound as problem:
-                service = self._without_content(service, number, problem)
+        for number, start in starting.items():
+            if isinstance(start, NotFound):
+                service = self._without_content(service, number, start)
+            else:
+                self._start(start)
         for run_id in step.end:
             runs.cancel(self._store, run_id, self._now())
             self._wake_run(run_id)
 
-    def _start(self, service: ServiceRecord, number: int) -> None:
-        run = self._front_run(service) if number == FRONT else self._worker_run(service, number)
+    def _prepare_start(self, service: ServiceRecord, number: int) -> Starting | NotFound:
+        """The run to be started, or what of its content is gone."""
+        # The front end is told of the sockets before there are any.
+        service_sockets.make_folder(self._folder / service.uid)
+        if number == FRONT:
+            return self._front_run(service)
+        try:
+            return self._worker_run(service, number)
+        except NotFound as problem:
+            return problem
+
+    def _start(self, start: Starting) -> None:
+        for content in start.contents:
+            content.result()
         with contextlib.suppress(Conflict):  # an earlier server came as far as this
-            self._store.records.insert(run)
-        self._wake_run(run.id)
+            self._store.records.insert(start.run)
+        self._wake_run(start.run.id)
+
+    def _keep(self, content: bytes) -> tuple[str, Future[None]]:
+        """Begin to keep a content; its digest."""
+        digest = hashlib.sha256(content).hexdigest()
+        return digest, self._writers.submit(self._store.blobs.put, digest, [content])
 
     def _without_content(
         self, service: ServiceRecord, number: int, problem: NotFound
@@ -331,12 +383,15 @@ class Serving:
             "key_hashes": [hash_key(known["primary"]), hash_key(known["secondary"])],
             "token_secret": known["tokens"],
             "control_token": known["control"],
+            "bell": str(self._bell.path),
             "revisions": [
                 {
                     "revision": revision.number,
                     "sockets": self._sockets(service, revision),
                 }
-                for revision in (service.serving,)
+                # While nothing serves, the front end looks for what is tried: so it is known to
+                # answer as soon as it does.
+                for revision in (service.serving or service.coming,)
                 if revision is not None
             ],
             "limits": {
@@ -357,38 +412,40 @@ class Serving:
         numbers = range(revision.spec.replicas)
         return [str(folder / f"r{revision.number}w{number}.sock") for number in numbers]
 
-    def _front_run(self, service: ServiceRecord) -> RunRecord:
-        empty: Manifest = ()
+    def _front_run(self, service: ServiceRecord) -> Starting:
+        snapshot, kept = self._keep(encode_manifest(()))
         folder = str(self._folder / service.uid)
         ready = f"${wire.JOB_DIR}/{wire.ready_file(f'${wire.RANK}')}"
         script = ScriptSpec(
             arguments=("-P", "-m", "runyard.serving.front", folder, ready),
-            snapshot=runs.store_manifest(self._store, empty),
+            snapshot=snapshot,
             environment=_FRONT_ENVIRONMENT,
             launcher=LauncherSpec(kind="service"),
         )
         assert service.front is not None
-        return self._new_run(service, service.front, script)
+        return Starting(self._new_run(service, service.front, script), (kept,))
 
-    def _worker_run(self, service: ServiceRecord, number: int) -> RunRecord:
+    def _worker_run(self, service: ServiceRecord, number: int) -> Starting:
         found = (one for one in (service.serving, service.coming) if one is not None)
         revision = next(one for one in found if one.number == number)
         spec = revision.spec
         assert spec.environment is not None  # chosen when the service was asked for
-        service_sockets.make_folder(self._folder / service.uid)
-        sockets = self._sockets(service, revision)
+        tree, told_kept = self._tree(revision, self._sockets(service, revision))
+        snapshot, tree_kept = self._keep(encode_manifest(tree))
         variables = {**spec.variables, "AML_APP_ROOT": "."}
         if spec.cores is not None:
             variables.setdefault("OMP_NUM_THREADS", str(max(1, int(spec.cores))))
+        if _BLAS_PATIENCE not in spec.environment.variables:
+            variables.setdefault(_BLAS_PATIENCE, "20")
         script = ScriptSpec(
             arguments=("-m", "runyard_runtime.scoring", SCORING_FILE, "$RUNYARD_RANK"),
-            snapshot=runs.store_manifest(self._store, self._tree(spec.snapshot, revision, sockets)),
+            snapshot=snapshot,
             environment=spec.environment,
             variables=variables,
             launcher=LauncherSpec(kind="service", processes_per_node=spec.replicas),
         )
         assert revision.run is not None
-        return self._new_run(service, revision.run, script)
+        return Starting(self._new_run(service, revision.run, script), (told_kept, tree_kept))
 
     def _new_run(self, service: ServiceRecord, run_id: str, script: ScriptSpec) -> RunRecord:
         spec = RunSpec(
@@ -401,9 +458,11 @@ class Serving:
         )
         return runs.new_run(spec, self._now())
 
-    def _tree(self, snapshot: str | None, revision: Revision, sockets: Sequence[str]) -> Manifest:
-        """The files of a worker's folder: the user's code, the models, and what it is to do."""
+    def _tree(self, revision: Revision, sockets: Sequence[str]) -> tuple[Manifest, Future[None]]:
+        """The files of a worker's folder: the user's code, the models, and what it is to do, which
+        is about to be kept."""
         entries: list[FileEntry] = []
+        snapshot = revision.spec.snapshot
         models = [self._store.records.get(ModelRecord, id) for id in revision.spec.models]
         bases = [f"{MODELS_FOLDER}/{model.name}/{model.number}" for model in models]
         if snapshot is not None:
@@ -432,9 +491,8 @@ class Serving:
             "sockets": list(sockets),
         }
         data = json.dumps(told, indent=2).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        self._store.blobs.put(digest, [data])
-        return (*entries, FileEntry(SCORING_FILE, digest, len(data)))
+        digest, kept = self._keep(data)
+        return (*entries, FileEntry(SCORING_FILE, digest, len(data))), kept
 
     def _remove(self, service: ServiceRecord) -> None:
         """Nothing of the service runs any more: forget it."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from runyard.domain.runs import RunError
-from runyard.domain.services import ServiceRecord, ServiceState
+from runyard.domain.services import Revision, ServiceRecord, ServiceState
 from runyard.domain.states import TERMINAL, RunState
 
 S = ServiceState
@@ -43,6 +43,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     started: datetime | None = None  # when its processes did; None: they did not yet
     is_ready: bool = False  # answers; of workers: every one of them
     is_answering: bool = False  # at least one of them does
+    is_found: bool = False  # of workers: the front end has them already
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +71,23 @@ def plan_service(
     before = service
     service = _plan_front(service, seen, start, now)
     service = _plan_coming(service, seen, start, now - patience)
-    # What has just taken over answers when the front end has found it: that is seen next time.
-    # Until then the old one may still be given work.
-    is_new = service.serving is not None and service.serving is before.coming
+    # What has just taken over answers when the front end has found it: that is seen next time,
+    # unless it has. Until then the old one may still be given work.
+    is_new = _has_taken_over(before, service) and not _is_found(service.serving, seen)
     if is_new:
         in_use = [revision.number for revision in service.leaving]
     service = _plan_serving(service, seen, start, now)
     service = _plan_leaving(service, seen, in_use, end)
     return Step(service=_judge(service, seen, is_new=is_new), start=tuple(start), end=tuple(end))
+
+
+def _has_taken_over(before: ServiceRecord, service: ServiceRecord) -> bool:
+    return service.serving is not None and service.serving is before.coming
+
+
+def _is_found(revision: Revision | None, seen: Mapping[str, Seen]) -> bool:
+    found = seen.get((revision and revision.run) or "")
+    return found is not None and found.is_found
 
 
 def _plan_end(service: ServiceRecord, seen: Mapping[str, Seen]) -> Step:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
-from runyard.conductor import runs, services
+from runyard.conductor import runs, service_logs, services
 from runyard.conductor.service_asking import ask_front
 from runyard.domain.errors import NotFound
 from runyard.domain.models import ModelRecord
@@ -105,7 +105,13 @@ async def service_page(call: Call[None, ServicePageQuery]) -> Response:
         tried = await platform.in_data_thread(_try, platform, service, query.body)
     sample = await platform.in_data_thread(_sample, platform, service) if answers else ""
     served = await platform.in_thread(_served, platform.store, service, _host(call))
-    logs = await platform.in_thread(services.read_logs, platform.store, service, _LOG_LINES)
+    logs = await platform.in_thread(
+        service_logs.read_logs,
+        platform.store,
+        platform.settings.home / "jobs",
+        service,
+        _LOG_LINES,
+    )
     html = pages.render(
         "service.html",
         served=served,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from runyard.conductor import runs, services
+from runyard.conductor import runs, service_logs, services
 from runyard.domain.services import (
     ServiceDraft,
     ServiceKeys,
@@ -135,7 +135,9 @@ def get_logs(call: Call[None, LogsQuery]) -> ServiceLogs:
     """The end of what the workers and the front end of a service printed, builds included."""
     platform = call.platform
     service = _load(platform, call.params)
-    return ServiceLogs(text=services.read_logs(platform.store, service, call.query.lines))
+    jobs = platform.settings.home / "jobs"
+    text = service_logs.read_logs(platform.store, jobs, service, call.query.lines)
+    return ServiceLogs(text=text)
 
 
 def _load(platform: Platform, params: Mapping[str, str]) -> ServiceRecord:

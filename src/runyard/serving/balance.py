@@ -59,6 +59,7 @@ class Crew:
         log.info("revision %d: a worker is ready at %s", self.revision, link.path)
         self._balancer.settle()
         self.give()
+        self._balancer.on_worker()
 
     def worker_done(self, link: WorkerLink, batch: list[Request], replies: list[Reply]) -> None:
         """The next batch goes out before the answers do, so that the worker does not idle."""
@@ -167,8 +168,10 @@ class Balancer:
         folder: Path,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        on_worker: Callable[[], None] = lambda: None,
     ) -> None:
         self.metrics = metrics
+        self.on_worker = on_worker  # called when one is ready
         self.clock = clock
         self.delay = 0.0
         self.tells_all = False  # a script looks at headers: no request goes without its head

@@ -19,6 +19,7 @@ import uvloop
 
 from runyard.domain.errors import Conflict, RunyardError
 from runyard.serving.balance import Balancer
+from runyard.serving.bell import ring
 from runyard.serving.connections import Connection
 from runyard.serving.desk import Desk
 from runyard.serving.front_config import FILE_NAME, FrontConfig, read_config
@@ -45,15 +46,15 @@ class Front:
         self, folder: Path, config: FrontConfig, stamp: Stamp, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._folder = folder
+        self._config = config
         self._loop = loop
         self._lines: list[str] = []
         metrics = Metrics()
-        self._balancer = Balancer(loop, folder, metrics)
+        self._balancer = Balancer(loop, folder, metrics, on_worker=self._ring)
         self._desk = Desk(config, self._balancer, metrics, log_line=self._note)
         self._desk.heads.refresh(time.time())
         self._room = _raise_file_limit()
         self._desk.max_connections = min(self._desk.max_connections, self._room)
-        self._config = config
         self._stamp = stamp
         self._ticks = 0
         self._stopped = asyncio.Event()
@@ -72,6 +73,8 @@ class Front:
         log.info("serving %s at http://%s:%d", config.name, host, port)
         if ready is not None:
             ready.touch()
+        if self._balancer.ready:
+            self._ring()  # nobody could ask when the first worker was found
         gc.collect()
         gc.freeze()  # what is here now stays; no need to look through it again and again
         self._tick()
@@ -137,6 +140,12 @@ class Front:
         self._desk.apply(config)
         self._desk.max_connections = min(self._desk.max_connections, self._room)
         log.info("front.json taken over: revisions %s", [one.revision for one in config.revisions])
+        self._ring()
+
+    def _ring(self) -> None:
+        """Have the platform ask how we are."""
+        if self._config.bell:
+            ring(self._config.bell)
 
     def _note(self, line: str) -> None:
         self._lines.append(line)

@@ -53,6 +53,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
     key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
     token_secret: str = ""
     control_token: str = ""  # of the platform, for /_runyard/status; empty: nobody gets in
+    bell: str = ""  # what is rung when there is news for the platform; see `serving.bell`
     revisions: tuple[Revision, ...] = ()
     limits: Limits = Limits()
 

@@ -15,8 +15,9 @@ from runyard_runtime import processes, scoring_wire
 
 log = logging.getLogger("runyard.serving")
 
-_FIRST_PAUSE = 0.01  # between attempts, in seconds; a worker is found soon after it is ready
-_LONGEST_PAUSE = 0.1
+# Between attempts: a twentieth of the time since the first, so that a worker is found soon after
+# it is ready; in seconds at least and at most.
+_SHARE, _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 0.005, 0.1
 _AFTER_BREAK = 0.5  # something answers there, but not as a worker does
 _HELLO_TIMEOUT = 10.0
 
@@ -154,7 +155,7 @@ class WorkerLink(asyncio.Protocol):
             self._transport.abort()
 
     async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:
-        pause = _FIRST_PAUSE
+        begun = loop.time()
         itself: Callable[[], WorkerLink] = lambda: self  # noqa: E731
         while True:
             self._gone.clear()
@@ -163,16 +164,16 @@ class WorkerLink(asyncio.Protocol):
                     raise FileNotFoundError(self.path)
                 await loop.create_unix_connection(itself, self.path)
             except OSError:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = _SHARE * (loop.time() - begun)
+                await asyncio.sleep(min(max(pause, _SHORTEST_PAUSE), _LONGEST_PAUSE))
                 continue
             greeting = loop.call_later(_HELLO_TIMEOUT, self._hello_overdue)
             try:
                 await self._gone.wait()
             finally:
                 greeting.cancel()
-            pause = _FIRST_PAUSE if self.hello else _AFTER_BREAK
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_SHORTEST_PAUSE if self.hello else _AFTER_BREAK)
+            begun = loop.time()
 
     def _hello_overdue(self) -> None:
         if not self.ready:
