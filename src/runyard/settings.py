@@ -10,6 +10,7 @@
 | RUNYARD_ALLOWED_HOSTS | further Host names it answers to, with commas | |
 | RUNYARD_PUBLIC_URL | where nodes of clusters reach it | the address it listens on |
 | RUNYARD_COMPUTE | what AmlCompute is made of: local, ray:ADDRESS, slurm, slurm:PARTITION | local |
+| RUNYARD_COMPUTE_OPTIONS | its options, as in a shell: account=team-a shared=false | |
 | RUNYARD_COMPUTE_TOKEN_FILE | holds the token that the cluster of RUNYARD_COMPUTE asks for | |
 | RUNYARD_DATABASE | SQLAlchemy URL of the metadata | SQLite in the home folder |
 | RUNYARD_BLOBS | fsspec URL of the contents | a folder in the home folder |
@@ -29,6 +30,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     public_url: str = ""
     compute: str = "local"
+    compute_options: dict[str, str] = {}
     compute_token_file: str = ""
     database: str = ""
     blobs: str = ""
@@ -86,7 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if kind == "local":
             return None
         names = {"ray": "address", "slurm": "partition"}
-        return kind, {names[kind]: rest} if rest else {}
+        return kind, {**self.compute_options, **({names[kind]: rest} if rest else {})}
 
     @property
     def slots(self) -> int:
@@ -128,6 +131,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         allowed_hosts=tuple(name.strip() for name in hosts.split(",") if name.strip()),
         public_url=environ.get("RUNYARD_PUBLIC_URL", "").rstrip("/"),
         compute=_compute(environ.get("RUNYARD_COMPUTE", "")),
+        compute_options=_options(environ.get("RUNYARD_COMPUTE_OPTIONS", "")),
         compute_token_file=environ.get("RUNYARD_COMPUTE_TOKEN_FILE", ""),
         database=environ.get("RUNYARD_DATABASE", ""),
         blobs=environ.get("RUNYARD_BLOBS", ""),
@@ -176,6 +180,22 @@ def _compute(text: str) -> str:
             fix="Correct it, or unset it (the default is local: this machine).",
         )
     return given
+
+
+def _options(text: str) -> dict[str, str]:
+    try:
+        pairs = [word.partition("=") for word in shlex.split(text)]
+    except ValueError as error:  # a quotation mark without its other half
+        pairs, why = [("", "", "")], f"{error}."
+    else:
+        why = "It is name=value, further ones after blanks; quote a value that has blanks itself."
+    if not all(name and sign for name, sign, _ in pairs):
+        raise Invalid(
+            f"The setting RUNYARD_COMPUTE_OPTIONS={text!r} makes no sense.",
+            why=why,
+            fix="Write for example: account=team-a 'arguments=--constraint=a100 --exclusive'",
+        )
+    return {name: value for name, _, value in pairs}
 
 
 def _containers(text: str) -> Containers:
@@ -250,6 +270,9 @@ def to_environ(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         "RUNYARD_ALLOWED_HOSTS": ",".join(settings.allowed_hosts),
         "RUNYARD_PUBLIC_URL": settings.public_url,
         "RUNYARD_COMPUTE": settings.compute,
+        "RUNYARD_COMPUTE_OPTIONS": shlex.join(
+            f"{name}={value}" for name, value in settings.compute_options.items()
+        ),
         "RUNYARD_COMPUTE_TOKEN_FILE": settings.compute_token_file,
         "RUNYARD_DATABASE": settings.database,
         "RUNYARD_BLOBS": settings.blobs,

@@ -9,9 +9,10 @@ import pytest
 from runyard.cli import commands
 from runyard.sdk.cluster_compute import RayCompute, SlurmCompute
 from runyard.sdk.compute import AmlCompute, ComputeTarget
+from runyard.sdk.deployment_configuration import plan_settings
 from runyard.sdk.distributed import MpiConfiguration
 from runyard.sdk.environment import Environment
-from runyard.sdk.exceptions import ComputeTargetException
+from runyard.sdk.exceptions import ComputeTargetException, WebserviceException
 from runyard.sdk.experiment import Experiment
 from runyard.sdk.script_run_config import ScriptRunConfig
 from runyard.sdk.workspace import Workspace
@@ -74,7 +75,15 @@ def test_the_same_script_runs_on_a_real_slurm(
     assert "Runyard job" in slurm.ask("scontrol", "show", "job")
     with pytest.raises(ComputeTargetException, match="detach instead"):
         target.delete()
+    with pytest.raises(WebserviceException, match="cannot be deployed to 'slurm'"):
+        plan_settings(None, target)
+    capsys.readouterr()
+    assert commands.run(["compute", "show", "slurm"]) == 0
+    assert "one_machine=true" in capsys.readouterr().out
     target.detach()
+    assert commands.run(["compute", "attach", "again", *settings(slurm)]) == 0
+    assert commands.run(["compute", "rm", "again"]) == 0
+    assert "removed again; the cluster itself stays as it is" in capsys.readouterr().out
     with pytest.raises(ComputeTargetException, match="not found"):
         ComputeTarget(ws, "slurm")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runyard.conductor import computes, runs
+from runyard.conductor import computes, engine_book, runs
 from runyard.conductor.changes import Changes
 from runyard.conductor.conductor import Conductor
-from runyard.data.sealing import unseal
+from runyard.data.sealing import seal, unseal
 from runyard.domain.agents import AgentReport, RankEnd
 from runyard.domain.compute import (
     AttachSpec,
@@ -37,7 +37,7 @@ from runyard.domain.files import Manifest, manifest_digest
 from runyard.domain.runs import LauncherSpec, RunRecord, RunSpec, ScriptSpec, Submission
 from runyard.domain.states import RunState
 from runyard.domain.workspaces import WorkspaceRecord
-from runyard.engines.base import Capabilities, JobId
+from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
 from runyard.settings import Settings
 from runyard.stores import open_store
 from runyard.stores.base import Store
@@ -63,6 +63,7 @@ class Yard:
         self.store.records.insert(WORKSPACE)
         self.here = FakeEngine()
         self.cluster = FakeEngine(ABLE)
+        self.cluster.name = "slurm"
         self.folder = folder
         self.conductor = self._begin()
 
@@ -237,6 +238,22 @@ def test_a_cluster_that_is_away_fails_nobody_and_holds_up_nobody(yard: Yard) -> 
     yard.until(waiting, S.COMPLETED)
 
 
+def test_a_run_that_never_reached_its_cluster_is_canceled_without_it(yard: Yard) -> None:
+    yard.attach()
+    yard.cluster.away = Unavailable("Nobody answers.")
+    run = yard.submit()
+    wait(lambda: "cannot be reached" in yard.now(run).waiting)
+    runs.cancel(yard.store, run.id, NOW)
+    yard.conductor.wake(run.id)
+    yard.until(run, S.CANCELED)
+    computes.delete_compute(yard.store, WORKSPACE, "big")  # also where it never comes back
+    # What it may have of the run after all is ended as soon as it can be reached.
+    yard.cluster.statuses[job(run)] = JobStatus(phase=JobPhase.ACTIVE)
+    yard.cluster.groups[job(run)] = NodeGroup(key=job(run), plan=b"{}")
+    yard.cluster.away = None
+    wait(lambda: job(run) in yard.cluster.stopped)
+
+
 def test_a_cancel_reaches_a_cluster_that_was_away(yard: Yard) -> None:
     yard.attach()
     run = yard.submit()
@@ -249,6 +266,141 @@ def test_a_cancel_reaches_a_cluster_that_was_away(yard: Yard) -> None:
     assert yard.cluster.stopped == []
     yard.cluster.away = None
     wait(lambda: job(run) in yard.cluster.stopped)
+
+
+def test_a_run_on_a_cluster_that_is_dead_can_be_given_up(yard: Yard) -> None:
+    yard.attach(max_nodes=1)
+    run = yard.submit()
+    wait(lambda: yard.now(run).job == job(run))
+    yard.cluster.away = Unavailable("Nobody answers at head:8265.")
+    wait(lambda: "cannot be reached now: Nobody answers" in yard.now(run).waiting)
+    runs.cancel(yard.store, run.id, NOW)
+    yard.conductor.wake(run.id)
+    told = yard.now(run).waiting
+    assert "cannot be reached: Nobody answers at head:8265; it is ended as soon as" in told
+    assert f"runyard cancel --force {run.id}" in told
+    with pytest.raises(Conflict, match="runyard compute rm --force big"):
+        computes.delete_compute(yard.store, WORKSPACE, "big")
+    runs.give_up(yard.store, run.id, NOW)
+    yard.conductor.wake(run.id)
+    ended = yard.until(run, S.CANCELED)
+    assert ended.error is not None
+    assert ended.error.code == "GivenUp"
+    wait(lambda: yard.target().nodes == ())  # another run may have them
+    assert yard.cluster.stopped == []
+    yard.cluster.away = None
+    wait(lambda: job(run) in yard.cluster.stopped)
+
+
+def test_a_job_that_was_given_up_is_ended_by_a_later_server_without_the_target(
+    yard: Yard,
+) -> None:
+    yard.attach()
+    run = yard.submit()
+    wait(lambda: yard.now(run).job == job(run))
+    yard.cluster.away = Unavailable("Nobody answers.")
+    runs.give_up(yard.store, run.id, NOW)
+    yard.conductor.wake(run.id)
+    yard.until(run, S.CANCELED)
+    computes.delete_compute(yard.store, WORKSPACE, "big")
+    yard.restart()
+    local = yard.submit("local")
+    wait(lambda: yard.here.starts == [job(local)])
+    assert yard.cluster.stopped == []
+    yard.cluster.away = None
+    wait(lambda: job(run) in yard.cluster.stopped)
+    yard.cluster.end(job(run))
+    wait(lambda: not list((yard.folder / "engines").glob("*.json")))  # and it is asked no more
+
+
+def test_a_run_of_this_machine_is_not_given_up_but_canceled(yard: Yard) -> None:
+    run = yard.submit("local")
+    wait(lambda: yard.here.starts == [job(run)])
+    assert runs.give_up(yard.store, run.id, NOW).state is S.CANCEL_REQUESTED
+
+
+def test_a_cluster_without_jobs_that_goes_away_is_noticed(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_book, "QUIET_SECONDS", 0.0)
+    engine = yard.attach().engine
+    assert engine is not None
+    yard.cluster.closed = EngineFailed("The partition is down.")  # that is no reason not to try
+    wait(lambda: yard.cluster.checks > 1)
+    assert yard.conductor.trouble_of(engine) == ""
+    yard.cluster.away = Unavailable("Nobody answers.")
+    wait(lambda: yard.conductor.trouble_of(engine) == "Nobody answers.")
+    yard.cluster.away = yard.cluster.closed = None
+    wait(lambda: yard.conductor.trouble_of(engine) == "")
+
+
+def test_a_run_keeps_where_it_worked_and_what_its_cluster_called_it(yard: Yard) -> None:
+    yard.attach()
+    run = yard.submit(launcher=LauncherSpec(kind="mpi", nodes=2), max_restarts=1)
+    wait(lambda: yard.now(run).job == job(run))
+    yard.cluster.statuses[job(run)] = JobStatus(
+        phase=JobPhase.ACTIVE, hosts=("n17", "n18"), name="4711"
+    )
+    wait(lambda: yard.now(run).cluster_job == "4711")
+    assert [node.host for node in yard.now(run).nodes] == ["n17", "n18"]
+    yard.cluster.lose(job(run), node="n17")
+    wait(lambda: yard.now(run).attempt == 2)
+    first = yard.now(run).attempts[0]
+    assert (first.cluster_job, [node.host for node in first.nodes]) == ("4711", ["n17", "n18"])
+    wait(lambda: yard.now(run).job == job(run, 2))
+    assert yard.now(run).cluster_job == ""
+    yard.finish(run, attempt=2)
+    yard.until(run, S.COMPLETED)
+
+
+def test_a_stop_that_fails_keeps_nobody_else_from_being_heard_of_or_stopped(yard: Yard) -> None:
+    yard.attach()
+    stuck, other, third = yard.submit(), yard.submit(), yard.submit()
+    wait(lambda: all(yard.now(run).job == job(run) for run in (stuck, other, third)))
+    yard.cluster.unstoppable.add(job(stuck))
+    for run in (stuck, other):
+        runs.cancel(yard.store, run.id, NOW)
+        yard.conductor.wake(run.id)
+    wait(lambda: job(other) in yard.cluster.stopped)
+    yard.finish(third)
+    yard.until(third, S.COMPLETED)
+    assert job(stuck) not in yard.cluster.stopped
+    yard.cluster.unstoppable.clear()
+    wait(lambda: job(stuck) in yard.cluster.stopped)
+
+
+def test_jobs_are_heard_of_though_the_cluster_takes_no_new_ones(yard: Yard) -> None:
+    yard.attach()
+    run = yard.submit()
+    wait(lambda: yard.now(run).job == job(run))
+    yard.cluster.away = Unavailable("Nobody answers.")
+    waiting = yard.submit()
+    wait(lambda: "Nobody answers." in yard.now(waiting).waiting)
+    runs.cancel(yard.store, waiting.id, NOW)
+    yard.cluster.closed = EngineFailed("The partition is down.")
+    yard.cluster.away = None
+    yard.cluster.lose(job(run), node="n7")
+    error = yard.until(run, S.FAILED).error
+    assert error is not None
+    assert "n7" in error.message
+
+
+def test_ending_what_is_left_of_a_job_holds_up_nothing_else(yard: Yard) -> None:
+    yard.attach()
+    ended, run = yard.submit(), yard.submit()
+    wait(lambda: all(yard.now(one).job == job(one) for one in (ended, run)))
+    yard.cluster.may_kill.clear()
+    yard.finish(ended)
+    yard.until(ended, S.COMPLETED)
+    yard.finish(run)
+    yard.until(run, S.COMPLETED)
+    last = yard.submit()
+    wait(lambda: yard.now(last).job == job(last))
+    yard.finish(last)
+    yard.until(last, S.COMPLETED)
+    assert set(yard.cluster.groups) == {job(ended), job(run), job(last)}, "none is forgotten yet"
+    yard.cluster.may_kill.set()
+    wait(lambda: not yard.cluster.groups)
 
 
 def test_what_a_cluster_refuses_fails_the_run_in_its_words(yard: Yard) -> None:
@@ -376,7 +528,8 @@ def test_an_unknown_engine_is_refused(yard: Yard) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"max_nodes": -1}, "greater than or equal to 0"),
+        ({"max_nodes": -1}, "leaves no node"),
+        ({"max_nodes": 0}, "leaves no node"),
         ({"resources": NodeResources(cores=0)}, "cores=0"),
         ({"resources": NodeResources(gpus=-1)}, "gpus=-1"),
     ],
@@ -418,6 +571,24 @@ def test_a_cluster_made_here_and_an_attached_one_are_not_mixed_up(yard: Yard) ->
         yard.attach("small")
 
 
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        (ComputePatch(min_nodes=1), "only max_nodes can be changed"),
+        (ComputePatch(idle_seconds=1), "only max_nodes can be changed"),
+        (ComputePatch(max_nodes=0), "leaves no node"),
+    ],
+)
+def test_an_attached_cluster_keeps_its_nodes_by_itself(
+    yard: Yard, patch: ComputePatch, words: str
+) -> None:
+    yard.attach()
+    with pytest.raises(Invalid, match=words):
+        computes.update_compute(yard.store, WORKSPACE, "big", patch, MACHINE, NOW)
+    few = ComputePatch(max_nodes=2)
+    assert computes.update_compute(yard.store, WORKSPACE, "big", few, MACHINE, NOW).max_nodes == 2
+
+
 def test_plain_clusters_come_from_the_engine_that_the_server_is_told(yard: Yard) -> None:
     computes.create_compute(
         yard.store,
@@ -439,6 +610,29 @@ def test_plain_clusters_come_from_the_engine_that_the_server_is_told(yard: Yard)
     patch = ComputePatch(max_nodes=128)
     changed = computes.update_compute(yard.store, WORKSPACE, "gpu-cluster", patch, MACHINE, NOW)
     assert (changed.max_nodes, changed.node_cores) == (128, 12)
+
+
+def test_making_such_a_cluster_again_takes_the_new_token_but_moves_it_nowhere(yard: Yard) -> None:
+    def create(address: str, token: str) -> ComputeRecord:
+        ref = EngineRef(
+            kind="ray", options={"address": address}, secret=seal({"token": token}, SECRET)
+        )
+        spec = ComputeSpec(max_nodes=2, min_nodes=1)
+        return computes.create_compute(
+            yard.store, WORKSPACE, "aml", spec, MACHINE, NOW, ref, ("loopback",)
+        )
+
+    warnings = create("http://a", "old").warnings
+    assert warnings[-1] == "loopback"
+    assert "min_nodes and idle_seconds are kept, but mean nothing" in warnings[0]
+    again = create("http://a", "new").engine
+    assert again is not None
+    assert unseal(again.secret, SECRET, of="it") == {"token": "new"}
+    moved = create("http://b", "other").engine
+    assert moved == again
+    patch = ComputePatch(max_nodes=3)
+    changed = computes.update_compute(yard.store, WORKSPACE, "aml", patch, MACHINE, NOW)
+    assert changed.warnings == warnings
 
 
 # ---- what an engine cannot do is told at submit ----------------------------------------------
@@ -463,7 +657,7 @@ def test_plain_clusters_come_from_the_engine_that_the_server_is_told(yard: Yard)
             Capabilities(shared_folder=True),
             {},
             {"environment": EnvironmentSpec(name="e", docker=True, base_image="x:1")},
-            "asks for a container",
+            "container of an image",
         ),
         (
             Capabilities(),

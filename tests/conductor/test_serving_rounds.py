@@ -1,11 +1,15 @@
 """How services are looked after, over a real store; their processes are only records here."""
 
+import contextlib
+import json
 import os
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +95,15 @@ def settle(store: Store, id: str, wanted: Callable[[ServiceRecord], bool]) -> Se
     raise AssertionError(store.records.get(ServiceRecord, id))
 
 
+def wait_for_run(store: Store, id: str) -> RunRecord:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(NotFound):
+            return store.records.get(RunRecord, id)
+        time.sleep(0.01)
+    raise AssertionError(id)
+
+
 def wait_until_gone(store: Store, id: str) -> None:
     with pytest.raises(NotFound):
         settle(store, id, lambda _: False)
@@ -134,6 +147,71 @@ def test_a_service_whose_keys_cannot_be_read_says_so_and_can_be_deleted(
     ended = store.records.get(RunRecord, "front")
     store.records.replace(msgspec.structs.replace(ended, state=RunState.CANCELED))
     wait_until_gone(store, made.id)
+
+
+class StatusPage(BaseHTTPRequestHandler):
+    """A front end that says it has one worker of the first revision."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"revisions": {"1": {"ready_workers": 1}}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def front() -> Iterator[int]:
+    """The port of a front end."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), StatusPage) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_first_revision_is_looked_for_by_the_front_end_and_serves_when_that_has_found_it(
+    store: Store, serve: Callable[..., Serving], tmp_path: Path, front: int
+) -> None:
+    made = keep_service(store, "digits", port=front)
+    serving = serve()
+    workers = wait_for_run(store, f"service-{made.uid}-r1-1")
+    begun = store.records.get(ServiceRecord, made.id)
+    assert begun.front is not None
+    told = json.loads((tmp_path / "home" / "services" / made.uid / "front.json").read_text())
+    assert [one["revision"] for one in told["revisions"]] == [1]
+    assert [Path(path).name for path in told["revisions"][0]["sockets"]] == ["r1w0.sock"]
+    assert stat.S_ISFIFO(os.stat(told["bell"]).st_mode)
+    assert store.records.get(ServiceRecord, made.id).state is ServiceState.TRANSITIONING
+    for run in (workers, wait_for_run(store, begun.front)):  # no agent has said yet that they run
+        store.records.replace(msgspec.structs.replace(run, state=RunState.STARTING))
+    serving.wake()
+    found = settle(store, made.id, lambda one: one.state is ServiceState.HEALTHY)
+    assert found.serving is not None
+    assert found.serving.number == 1
+    assert found.coming is None
+
+
+def test_workers_do_not_spin_unless_their_environment_says_so(
+    store: Store, serve: Callable[..., Serving]
+) -> None:
+    chosen = EnvironmentSpec(name="e", variables={"OPENBLAS_THREAD_TIMEOUT": "26"})
+    serve()
+    variables = []
+    for name, environment in (("calm", EnvironmentSpec(name="e")), ("chosen", chosen)):
+        draft = ServiceDraft(spec=ServiceSpec(models=("m1",), environment=environment))
+        made = services.create_service(
+            store, YARD, name, draft, secret=SECRET, host="127.0.0.1", now=NOW
+        )
+        script = wait_for_run(store, f"service-{made.uid}-r1-1").spec.script
+        assert script is not None
+        variables.append(script.variables)
+    assert variables[0]["OPENBLAS_THREAD_TIMEOUT"] == "20"
+    assert "OPENBLAS_THREAD_TIMEOUT" not in variables[1]
 
 
 def test_a_revision_whose_model_is_gone_fails_in_words(

@@ -1,14 +1,16 @@
 """Nodes that share nothing with the server: the promises of every engine, over HTTP alone."""
 
 import base64
+import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from runyard.testing.engine_suite import (
     FOREVER,
     Engines,
     EngineSuite,
+    LoseNode,
     agent_pid,
     ended,
     gang_group,
@@ -40,9 +43,19 @@ UV = ("GET", "/api/v1/uv")
 
 
 class TestApartEngine(EngineSuite):
+    counts_resources = False
+
     @pytest.fixture
     def engines(self, tmp_path: Path) -> Engines:
         return lambda: ApartEngine(tmp_path / "site")
+
+    @pytest.fixture
+    def lose_node(self, tmp_path: Path) -> LoseNode:
+        def lose(hosts: Sequence[str]) -> str:
+            ApartEngine(tmp_path / "site").lose_node(hosts[1])
+            return hosts[1]
+
+        return lose
 
 
 @pytest.fixture
@@ -131,6 +144,21 @@ def test_ranks_see_nothing_of_what_the_engine_told_the_agent(
     assert "PATH" in text
     for hidden in ("RUNYARD_NODE", "KEPT", "/nowhere", AGENT_TOKEN):
         assert hidden not in text
+
+
+def test_a_node_removes_old_folders_but_none_that_another_machine_works_in(
+    engine: ApartEngine, server: FakeServer
+) -> None:
+    jobs = engine.node(0) / "jobs"
+    for name in ("over.0", "works.0"):
+        (jobs / name / "agent-0").mkdir(parents=True)
+        (jobs / name / "agent-0" / "lock").touch()
+        for one in (jobs / name / "agent-0", jobs / name):
+            os.utime(one, (1e9, 1e9))
+    with (jobs / "works.0" / "agent-0" / "lock").open("a") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # its agent's, on a machine with the same home
+        ended(engine, engine.start(job_group(server, "")))
+    assert sorted(os.listdir(jobs)) == ["job.0.over", "works.0"]
 
 
 def test_an_agent_of_the_oldest_python_works_too(server: FakeServer, tmp_path: Path) -> None:
@@ -226,6 +254,82 @@ def test_a_full_disk_is_said_in_words() -> None:
     assert "the disk of this node is full" in stop.args[1]
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Gives a disk of so many kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def make(kilobytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("only root mounts a disk")
+        return disk
+
+    yield make
+    if os.path.ismount(disk):
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_without_room_for_the_runtime_is_told_by_the_engine(
+    server: FakeServer, tmp_path: Path, small_disk: Callable[[int], Path]
+) -> None:
+    disk = small_disk(100)
+    for engine in made(ApartEngine(tmp_path / "site", RUNYARD_NODE_FOLDER=str(disk))):
+        job = engine.start(job_group(server, ""))
+        assert status(engine, job) == boot.NO_ROOM
+        told = engine.poll([job])[job]
+        assert (told.phase, told.code) == (JobPhase.GONE, "NodeFull")
+        assert "the disk of this node is full" in told.detail
+        assert os.listdir(disk / "runtime") == ["lock"], "nothing is left half made"
+
+
+@pytest.mark.parametrize("what", ["snapshot", "environment"])
+def test_a_disk_without_room_for_the_job_ends_the_run_with_its_own_code(
+    server: FakeServer,
+    tmp_path: Path,
+    small_disk: Callable[[int], Path],
+    wheels: Path,
+    what: str,
+) -> None:
+    disk = small_disk(8000)
+    asked: dict[str, object] = {"files": {"script.py": "", "large": "x" * 10_000_000}}
+    if what == "environment":
+        asked = {"files": {"script.py": ""}, "environment": environment(wheels)}
+    for engine in made(ApartEngine(tmp_path / "site", RUNYARD_NODE_FOLDER=str(disk))):
+        first = engine.start(job_group(server, "", key="first"))  # the runtime has room
+        assert ended(engine, first).exit_code == 0
+        if what == "environment":
+            filler = disk / "filler"
+            with contextlib.suppress(OSError), filler.open("wb") as stream:
+                stream.write(bytes(8_000_000))
+            os.truncate(filler, filler.stat().st_size - 200_000)
+        plan = server.publish("job", server.plan(["script.py"], **asked))
+        job = engine.start(NodeGroup(key="job", plan=json.dumps(plan).encode()))
+        assert ended(engine, job).exit_code == 1
+        error = server.report("failed")["error"]
+        assert isinstance(error, dict)
+        assert error["code"] == "NodeFull"
+        assert "the disk of the node is full" in error["message"]
+
+
+def test_clocks_that_differ_by_an_hour_change_nothing(
+    engine: ApartEngine, server: FakeServer
+) -> None:
+    engine.clocks.update({0: 3600, 1: -3600})
+    job = engine.start(gang_group(engine, server, "print('here')"))
+    assert ended(engine, job).exit_code == 0
+    assert [server.log(log_of(rank)) for rank in range(2)] == ["here\n"] * 2
+    code = "import os, time\nif os.environ['RANK'] == '0': raise ValueError('bad')\n" + FOREVER
+    group = gang_group(engine, server, code, grace_seconds=0.5, max_run_duration_seconds=600)
+    plan = server.publish("again", json.loads(group.plan))
+    again = NodeGroup(key="again", nodes=2, plan=json.dumps(plan).encode())
+    assert ended(engine, engine.start(again)).exit_code == 1
+    error = server.report("finished")["error"]
+    assert isinstance(error, dict)
+    assert (error["rank"], error["message"]) == (0, "Rank 0 (node 0): ValueError: bad")
+
+
 @pytest.mark.parametrize("code", [0, 1, 3, 64, -9, -15])
 def test_exit_codes_survive_the_way_through_a_process(code: int) -> None:
     assert remote.exit_code(remote.exit_status(code)) == code
@@ -251,6 +355,26 @@ def test_of_files_of_one_name_that_of_the_first_node_is_kept(
     assert server.file("outputs/own1") == b"1"
     assert server.log("logs/note.txt") == "of 0"
     assert server.log("logs/node-1/note.txt") == "of 1"
+
+
+def test_of_outputs_in_a_datastore_that_of_the_first_node_is_kept_too(
+    engine: ApartEngine, server: FakeServer, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    code = (
+        "import os, time\n"
+        "place = os.path.join(os.environ['made'], 'same')\n"
+        "if os.environ['RANK'] == '0': open(place, 'w').write('0')\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+        "if os.environ['RANK'] == '1': open(place, 'w').write('1')\n"
+    )
+    made = {"name": "made", "datastore": "store", "path": "made", "mode": "mount"}
+    group = gang_group(engine, server, code, checkpoint_seconds=0.05, outputs=[made])
+    job = engine.start(group)
+    wait_until(lambda: "made/same" in server.stored)
+    gate.touch()
+    assert ended(engine, job).exit_code == 0, server.log(ACCOUNT)
+    assert server.blobs[server.stored["made/same"][0]] == b"0"
 
 
 def test_every_node_gets_back_what_all_of_them_left(
@@ -386,6 +510,73 @@ def test_several_nodes_that_share_a_folder_make_it_once(
         assert [server.log(log_of(rank)) for rank in range(2)] == [f"small {shared / 'k1'}\n"] * 2
         both = server.log(ACCOUNT) + server.log(ACCOUNT.replace(".txt", "_1.txt"))
         assert both.count("the environment took") == 1
+
+
+def test_jobs_that_come_to_a_node_at_once_make_the_environment_once(
+    engine: ApartEngine, server: FakeServer, wheels: Path
+) -> None:
+    asked = environment(wheels)
+    keys = ["one", "two", "three"]
+    jobs = [engine.start(job_group(server, CODE, key=key, environment=asked)) for key in keys]
+    assert [ended(engine, job).exit_code for job in jobs] == [0, 0, 0], server.log(ACCOUNT)
+    place = engine.node(0) / "environments"
+    assert sorted(one.name for one in place.iterdir() if not one.name.startswith(".")) == [
+        "k1",
+        "k1.lock",
+    ]
+    assert server.requests.count(RUNTIME) == 1
+
+
+def test_nodes_may_have_one_folder_for_all_they_keep(
+    server: FakeServer, wheels: Path, tmp_path: Path
+) -> None:
+    # A home that all machines of a site share: two jobs of two nodes each meet there.
+    home = tmp_path / "home of all"
+    for engine in made(ApartEngine(tmp_path / "site", RUNYARD_NODE_FOLDER=str(home))):
+        group = gang_group(engine, server, CODE, environment=environment(wheels))
+        plan = server.publish("other", json.loads(group.plan))
+        other = NodeGroup(key="other", nodes=2, plan=json.dumps(plan).encode())
+        jobs = [engine.start(group), engine.start(other)]
+        assert [ended(engine, job).exit_code for job in jobs] == [0, 0], server.log(ACCOUNT)
+        assert server.requests.count(RUNTIME) == 1
+        assert sorted(os.listdir(home / "jobs")) == [
+            f"{key}.{node}.over" for key in ("job", "other") for node in range(2)
+        ]
+        assert set(server.log(log_of(0)).splitlines()) == {f"small {home / 'environments' / 'k1'}"}
+
+
+# A shared disk that knows no locks, as some sites have it.
+NO_LOCKS = """
+import errno, fcntl
+def lockf(stream, *rest, real=fcntl.lockf):
+    if "/shared/" in getattr(stream, "name", ""):
+        raise OSError(errno.ENOLCK, "No locks available")
+    return real(stream, *rest)
+fcntl.lockf = lockf
+"""
+
+
+def test_nodes_that_share_a_folder_without_locks_may_make_it_twice_but_not_spoil_it(
+    server: FakeServer, wheels: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared" / "environments"
+    for engine in made(ApartEngine(tmp_path / "site", RUNYARD_NODE_ENVIRONMENTS=str(shared))):
+        engine.quirks = NO_LOCKS
+        job = engine.start(gang_group(engine, server, CODE, environment=environment(wheels)))
+        assert ended(engine, job, 60).exit_code == 0, server.log(ACCOUNT)
+        assert [server.log(log_of(rank)) for rank in range(2)] == [f"small {shared / 'k1'}\n"] * 2
+        assert [one for one in os.listdir(shared) if "making" in one] == []
+
+
+def test_what_was_left_of_an_environment_half_made_is_removed(
+    engine: ApartEngine, server: FakeServer, wheels: Path
+) -> None:
+    folder = engine.node(0) / "environments"
+    for name in ("k1.making-elsewhere-7", "k1"):
+        (folder / name / "bin").mkdir(parents=True)
+    job = engine.start(job_group(server, CODE, environment=environment(wheels)))
+    assert ended(engine, job, 60).exit_code == 0, server.log(ACCOUNT)
+    assert not (folder / "k1.making-elsewhere-7").exists()
 
 
 def test_a_package_that_is_not_to_be_had_fails_the_run_with_uvs_words(

@@ -29,6 +29,8 @@ from runyard_runtime import processes
 
 
 class TestLocalEngine(EngineSuite):
+    counts_resources = False
+
     @pytest.fixture
     def engines(self, tmp_path: Path) -> Engines:
         return lambda: LocalEngine(tmp_path / "jobs")

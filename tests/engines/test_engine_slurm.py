@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from runyard.testing.engine_suite import (
     FOREVER,
     Engines,
     EngineSuite,
+    LoseNode,
     agent_pid,
     ended,
     gang_group,
@@ -38,7 +39,7 @@ JOB = JobId("job")
 
 @pytest.fixture
 def cluster(slurm_of_session: SlurmCluster) -> Iterator[SlurmCluster]:
-    """The session's cluster, whose nodes are free again after the test."""
+    """The session's cluster, whose nodes are free again after the test, with nothing on them."""
     yield slurm_of_session
     slurm_of_session.clear()
 
@@ -63,16 +64,35 @@ def engine(cluster: SlurmCluster, tmp_path: Path) -> SlurmEngine:
     return SlurmEngine(tmp_path / "jobs", options_of(cluster))
 
 
+@pytest.fixture
+def lose_one(cluster: SlurmCluster) -> LoseNode:
+    """Has the second of a job's nodes vanish: its daemon and all that it started."""
+
+    def lose(hosts: Sequence[str]) -> str:
+        cluster.lose_node(hosts[1])
+        return hosts[1]
+
+    return lose
+
+
 class TestSlurmEngine(EngineSuite):
     @pytest.fixture
     def engines(self, cluster: SlurmCluster, tmp_path: Path) -> Engines:
         return lambda: SlurmEngine(tmp_path / "jobs", options_of(cluster))
+
+    @pytest.fixture
+    def lose_node(self, lose_one: LoseNode) -> LoseNode:
+        return lose_one
 
 
 class TestSlurmEngineWithoutSharedFolder(EngineSuite):
     @pytest.fixture
     def engines(self, cluster: SlurmCluster, tmp_path: Path) -> Engines:
         return lambda: SlurmEngine(tmp_path / "jobs", apart(cluster, tmp_path / "node"))
+
+    @pytest.fixture
+    def lose_node(self, lose_one: LoseNode) -> LoseNode:
+        return lose_one
 
 
 def status_of(engine: SlurmEngine) -> JobStatus:
@@ -107,7 +127,7 @@ def test_a_partition_that_does_not_exist_is_refused_in_words(
     assert list(engine.jobs()) == []
 
 
-@pytest.mark.parametrize("resources", [{"memory_gb": 900.0}, {"gpus": 1.0}], ids=["memory", "gpus"])
+@pytest.mark.parametrize("resources", [{"memory_gb": 900.0}, {"gpus": 3.0}], ids=["memory", "gpus"])
 def test_a_size_that_no_node_has_is_refused(
     engine: SlurmEngine, server: FakeServer, resources: Mapping[str, float]
 ) -> None:
@@ -119,9 +139,12 @@ def test_a_size_that_no_node_has_is_refused(
 def test_what_slurm_takes_but_never_runs_is_gone_with_the_reason(
     cluster: SlurmCluster, engine: SlurmEngine, server: FakeServer
 ) -> None:
-    engine.start(gang_group(engine, server, FOREVER, nodes=5))
+    group = gang_group(engine, server, FOREVER, nodes=5)
+    engine.start(group)
     wait_until(lambda: status_of(engine).phase is JobPhase.GONE)
     assert status_of(engine).node_lost
+    with pytest.raises(EngineFailed, match="it asks for more nodes"):
+        engine.start(group)
     assert "it asks for more nodes" in status_of(engine).detail
     assert "PENDING" not in cluster.ask("squeue", "--noheader", "--format=%T")
 
@@ -158,74 +181,6 @@ def test_a_controller_that_is_away_changes_nothing_for_its_jobs(
     engine.stop(JOB)
     ended(engine, JOB)
     assert server.report("finished")["stopped"] is True
-
-
-# ---- what Slurm ends ---------------------------------------------------------------------------
-
-
-def test_a_lost_node_is_noticed_and_named(
-    cluster: SlurmCluster, engine: SlurmEngine, server: FakeServer, tmp_path: Path
-) -> None:
-    code = "import os; print('pids', os.getpid(), os.getppid(), flush=True)\n"
-    group = gang_group(engine, server, code + FOREVER)
-    engine.start(group)
-    pids = [pid for rank in range(2) for pid in printed_pids(server, log_of(rank))]
-    pids += [agent_pid(tmp_path / "jobs" / "job", node) for node in range(2)]
-    second = status_of(engine).hosts[1]
-    cluster.lose_node(second)
-    wait_until(lambda: status_of(engine).phase is JobPhase.GONE)
-    assert status_of(engine).node_lost
-    assert status_of(engine).detail.endswith(f"a node of it failed: {second}")
-    with pytest.raises(EngineFailed, match="a node of it failed"):
-        engine.start(group)
-    engine.kill(JOB)
-    assert not any(lives(pid) for pid in pids)
-
-
-def test_who_cancels_a_job_in_slurm_loses_no_outputs(
-    cluster: SlurmCluster, engine: SlurmEngine, server: FakeServer
-) -> None:
-    # A time limit and a preemption send the same signal to the same processes.
-    code = "import os\nopen('outputs/' + os.environ['RANK'], 'w').write('x')\n"
-    engine.start(gang_group(engine, server, code + FOREVER))
-    says(server, "running", log_of(0))
-    says(server, "running", log_of(1))
-    cluster.ask("scancel", "--user=root")
-    # Slurm may signal the ranks as well, so they may end before their agents end them.
-    assert ended(engine, JOB).exit_code == -signal.SIGTERM
-    assert server.phases() == ["started", "ended", "finished"]
-    assert sorted(server.files) == ["outputs/0", "outputs/1"]
-
-
-def test_a_drained_node_lets_its_job_end(
-    cluster: SlurmCluster, engine: SlurmEngine, server: FakeServer, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    code = (
-        "import os, time\n"
-        "print('running', flush=True)\n"
-        f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
-    )
-    engine.start(job_group(server, code))
-    says(server, "running")
-    node = status_of(engine).hosts[0]
-    cluster.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    try:
-        assert status_of(engine).phase is JobPhase.ACTIVE
-        gate.touch()
-        assert ended(engine, JOB).exit_code == 0
-    finally:
-        cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
-
-
-def test_an_interpreter_that_is_not_there_is_told(
-    cluster: SlurmCluster, server: FakeServer, tmp_path: Path
-) -> None:
-    engine = SlurmEngine(tmp_path, options_of(cluster, python="/nowhere/python"))
-    engine.start(job_group(server, ""))
-    status = ended(engine, JOB)
-    assert status.exit_code == 127
-    assert "/nowhere/python" in status.detail
 
 
 # ---- what is ours ------------------------------------------------------------------------------
@@ -287,17 +242,6 @@ def test_nodes_may_have_another_python(
     engine = SlurmEngine(tmp_path / "jobs", options)
     engine.start(gang_group(engine, server, "import sys; sys.exit(4)"))
     assert ended(engine, JOB).exit_code == 4
-
-
-def test_a_node_that_cannot_reach_the_server_says_so(
-    cluster: SlurmCluster, server: FakeServer, tmp_path: Path
-) -> None:
-    engine = SlurmEngine(tmp_path / "jobs", apart(cluster, tmp_path / "node"))
-    group = job_group(server, "")
-    server.refuse = ("/plan", 403)
-    engine.start(group)
-    wait_until(lambda: status_of(engine).phase is JobPhase.GONE, 60.0)
-    assert "the server refused the node" in status_of(engine).detail
 
 
 def test_an_agent_that_is_killed_again_and_again_leaves_nothing(

@@ -40,14 +40,15 @@ def row(state: str, **facts: object) -> QueueRow:
 def test_the_queue_is_read_by_columns_and_the_last_of_a_name_counts() -> None:
     text = "\n".join(
         [
-            line("9", "FAILED", "768", "2", "NonZeroExitCode", "gpu[1-2]", "a-1"),
-            line("10", "PENDING", "0", "1-4", "Nodes required, are DOWN", "", "a-1"),
-            line("3", "RUNNING", "0", "1", "None", "head", "some name"),
+            line("9", "FAILED", "768", "2", "NonZeroExitCode", "gpu[1-2]", "a-1", ""),
+            line("10", "PENDING", "0", "1-4", "Nodes required, are DOWN", "", "a-1", "x y"),
+            line("3", "RUNNING", "0", "1", "None", "head", "some name", ""),
         ]
     )
     found = parse_queue(text)
     assert found["a-1"].id == "10"
     assert found["a-1"].reason == "Nodes required, are DOWN"
+    assert found["a-1"].comment == "x y"
     assert found["some name"].hosts == ("head",)
 
 
@@ -98,6 +99,43 @@ def test_how_a_job_is(
     assert (status.phase, status.exit_code) == (phase, code)
     assert words in status.detail
     assert status.node_lost is (phase is JobPhase.GONE)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (row("PREEMPTED"), "Preempted"),
+        (row("TIMEOUT"), "ClusterTimeLimit"),
+        (row("CANCELLED"), "CanceledInCluster"),
+        (row("NODE_FAIL"), ""),
+        (row("PENDING", reason="PartitionConfig"), "CannotBePlaced"),
+        (row("PENDING", reason="Job's account not known, so it can't use"), "CannotBePlaced"),
+        (row("FAILED", exit_status=241 << 8), "ServerUnreachable"),
+        (row("FAILED", exit_status=242 << 8), "NodeRefused"),
+        (row("FAILED", exit_status=243 << 8), "NodeFull"),
+        (row("FAILED", exit_status=245 << 8), "NodePython"),
+    ],
+)
+def test_what_ended_a_job_is_the_code_of_its_runs_error(found: QueueRow, code: str) -> None:
+    assert judge(found, is_stopping=False, number="7").code == code
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED"])
+def test_a_node_that_cannot_work_speaks_for_the_job(state: str) -> None:
+    found = row(state, comment="Runyard 243: n2: /scratch cannot be written: no room")
+    status = judge(found, is_stopping=False, number="7")
+    assert status.phase is JobPhase.GONE
+    assert status.code == "NodeFull"
+    assert status.detail == "/scratch cannot be written: no room (node n2, Slurm's job 7)"
+
+
+def test_a_node_that_is_still_trying_says_so() -> None:
+    found = row("RUNNING", comment="Runyard 0: n2: the server http://s does not answer")
+    status = judge(found, is_stopping=False, number="7")
+    assert status.phase is JobPhase.ACTIVE
+    assert status.detail == "node n2 says: the server http://s does not answer"
+    plain = judge(row("RUNNING", comment="Runyard job k"), is_stopping=False, number="7")
+    assert plain.detail == ""
 
 
 def test_the_jobs_own_log_says_which_node_it_was() -> None:
@@ -186,7 +224,7 @@ def test_what_a_group_needs_is_asked_of_slurm() -> None:
 def test_a_token_is_in_no_script_and_on_no_command_line() -> None:
     options = SlurmOptions(shared=False, folder="/scratch")
     group = NodeGroup(key="k", nodes=2, plan=PLAN)
-    script, variables = render_script(group, options, Path("/jobs/k"))
+    script, variables = render_script(group, options, "k-1", Path("/jobs/k"))
     assert "hush" not in script
     assert "hush" not in " ".join(plan_batch(group, options, "k-1", Path("/jobs/k")))
     assert variables["RUNYARD_NODE_TOKEN"] == "hush"
@@ -195,8 +233,8 @@ def test_a_token_is_in_no_script_and_on_no_command_line() -> None:
 
 def test_a_folder_with_blanks_reaches_the_node() -> None:
     group = NodeGroup(key="k", plan=PLAN)
-    script, _ = render_script(group, SlurmOptions(), Path("/jobs of ours/k"))
-    assert "'/the runtime' '/jobs of ours/k' 0\n" in script
+    script, _ = render_script(group, SlurmOptions(), "k-1", Path("/jobs of ours/k"))
+    assert "'/the runtime' '/jobs of ours/k'\n" in script
 
 
 @pytest.mark.parametrize(
@@ -205,6 +243,7 @@ def test_a_folder_with_blanks_reaches_the_node() -> None:
         ({"partitions": "x"}, "no option 'partitions'"),
         ({"shared": "maybe"}, "true or false"),
         ({"arguments": "--x='"}, "no command line"),
+        ({"silence_seconds": "soon"}, "a number of seconds"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:

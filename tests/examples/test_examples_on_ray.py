@@ -1,6 +1,5 @@
 """The distributed examples, unchanged, on a server whose AmlCompute comes from a real Ray."""
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,7 @@ from runyard.sdk.session import open_session
 from runyard.settings import load_settings
 from runyard.testing.ray_cluster import ray_cluster
 
-pytestmark = [
-    pytest.mark.story,
-    pytest.mark.heavy,
-    pytest.mark.skipif(
-        not os.environ.get("RUNYARD_TEST_ALL_SPECS"), reason="RUNYARD_TEST_ALL_SPECS is not set"
-    ),
-]
+pytestmark = [pytest.mark.story, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")

@@ -179,17 +179,47 @@ def test_what_follows_from_a_look_at_the_job(
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words"),
+    ("exit_code", "code", "words"),
     [
-        (70, "The agent ended with exit code 70 and could not report. The engine says: why"),
-        (None, "The run did not begin: no agent of it was started. The engine says: why"),
+        (
+            70,
+            "NotReported",
+            "The agent ended with exit code 70 and could not report. The engine says: why",
+        ),
+        (
+            None,
+            "NodeLost",
+            "The run did not begin: no agent of it was started. The engine says: why",
+        ),
     ],
 )
 def test_a_run_that_never_had_its_nodes_is_not_told_of_an_exit_code(
-    exit_code: int | None, words: str
+    exit_code: int | None, code: str, words: str
 ) -> None:
     status = JobStatus(phase=JobPhase.EXITED, exit_code=exit_code, detail="why")
     verdict = lifecycle.decide(a_run(S.STARTING), status, NOW)
     assert verdict is not None
     assert verdict.run.error is not None
     assert verdict.run.error.message == words
+    assert verdict.run.error.code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "words"),
+    [
+        ("", "NodeLost", "was lost, and all that ran on it. The engine says: why"),
+        ("ServerUnreachable", "ServerUnreachable", "The engine says: why. Give the server an"),
+        ("NodeRefused", "NodeRefused", "The engine says: why. See that the address"),
+        ("NodeFull", "NodeFull", "The engine says: why. Make room there"),
+        ("NodeConfused", "NodeConfused", "could not work for it. The engine says: why"),
+    ],
+)
+def test_a_node_that_could_not_begin_is_not_taken_for_a_lost_one(
+    code: str, told: str, words: str
+) -> None:
+    status = JobStatus(phase=JobPhase.GONE, node_lost=True, code=code, detail="why")
+    verdict = lifecycle.decide(a_run(S.STARTING), status, NOW)
+    assert verdict is not None
+    assert verdict.run.error is not None
+    assert verdict.run.error.code == told
+    assert words in verdict.run.error.message

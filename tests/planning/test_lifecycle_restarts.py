@@ -99,6 +99,7 @@ def test_a_repeated_report_of_an_old_attempt_changes_nothing() -> None:
 
 
 HOPELESS = [
+    "CannotBePlaced",
     "CannotRun",
     "ComputeTargetNotFound",
     "EnvironmentFailed",
@@ -107,6 +108,7 @@ HOPELESS = [
     "LauncherMismatch",
     "LayoutFailed",
     "MaxRunDurationExceeded",
+    "NodePython",
     "UnknownLauncher",
 ]
 
@@ -134,6 +136,9 @@ def test_what_would_only_fail_again_is_not_tried_again(code: str) -> None:
         "NoPorts",
         "MpirunFailed",
         "ExitCodeUnknown",
+        "Preempted",
+        "ClusterTimeLimit",
+        "CanceledInCluster",
     ],
 )
 def test_what_may_go_better_is_tried_again(code: str) -> None:

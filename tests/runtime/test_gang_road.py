@@ -332,6 +332,17 @@ def test_jobs_of_one_node_do_not_pay_for_gangs() -> None:
         assert f"runyard_runtime.{name}'" not in done.stdout
 
 
+def test_a_rank_does_not_wait_for_what_its_agent_needs_later() -> None:
+    code = "import sys, runyard_runtime.agent; print(sorted(sys.modules))"
+    # Without `site`, as agents are started: it may import anything.
+    found = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=found
+    )
+    for name in ("subprocess", "socket", "threading", "shlex", "http.client", "ssl", "ctypes"):
+        assert f"'{name}'" not in done.stdout
+
+
 def test_a_lone_ranks_port_is_the_same_for_the_next_agent(
     engine: LocalEngine, server: FakeServer, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ import uvloop
 from runyard import __version__
 from runyard.conductor import runs, services
 from runyard.conductor.changes import Changes
-from runyard.domain.compute import EngineRef
+from runyard.domain.compute import EngineRef, NodeResources
 from runyard.domain.errors import Unsupported
 from runyard.domain.files import FileEntry
 from runyard.domain.runs import RunError, RunRecord, RunSpec
@@ -45,6 +45,9 @@ class NoteTaker:
         self.woken: list[str | None] = []
         self.bug: Exception | None = None  # raised by `describe`
         self.plan = b"{}"  # what nodes are told
+        self.trouble = ""  # of all clusters
+        self.refusal: Exception | None = None  # what clusters say when they are asked
+        self.asked: list[NodeResources | None] = []  # of each node
 
     def wake(self, run_id: str | None = None) -> None:
         self.woken.append(run_id)
@@ -55,11 +58,23 @@ class NoteTaker:
         return found
 
     def capabilities_of(self, engine: EngineRef | None) -> Capabilities:
-        return Capabilities(shared_folder=True)
+        is_here = engine is not None and "127.0.0.1" in engine.options.get("address", "")
+        return Capabilities(shared_folder=True, finds_server=is_here)
 
-    def check_engine(self, engine: EngineRef) -> None:
+    def trouble_of(self, engine: EngineRef) -> str:
+        return self.trouble
+
+    def check_room(self, engine: EngineRef, nodes: int, each: NodeResources | None) -> None:
+        pass
+
+    def check_engine(
+        self, engine: EngineRef, nodes: int = 1, each: NodeResources | None = None
+    ) -> None:
         if engine.kind not in ("ray", "slurm"):
             raise Unsupported(f"There is no engine '{engine.kind}'.")
+        self.asked.append(each)
+        if self.refusal is not None:
+            raise self.refusal
 
     def plan_of(self, run: RunRecord) -> bytes:
         return self.plan
@@ -68,9 +83,12 @@ class NoteTaker:
 class LiveServer:
     """A server on loopback that tests can look into."""
 
-    def __init__(self, home: Path, *, body_limit_mb: int = 1) -> None:
+    def __init__(self, home: Path, *, body_limit_mb: int = 1, compute: str = "local") -> None:
         self.settings = Settings(
-            home=home, body_limit_mb=body_limit_mb, allowed_hosts=("yard.example",)
+            home=home,
+            body_limit_mb=body_limit_mb,
+            allowed_hosts=("yard.example",),
+            compute=compute,
         )
         self.store = open_store(self.settings.database_url, self.settings.blobs_url)
         self.conductor = NoteTaker()
@@ -300,5 +318,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 def own_server(tmp_path: Path) -> Iterator[LiveServer]:
     """A server for one test alone, which may stop it."""
     live = LiveServer(tmp_path)
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def cluster_server(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server whose plain targets have the nodes of a cluster."""
+    live = LiveServer(tmp_path, compute="slurm:gpu")
     yield live
     live.close()

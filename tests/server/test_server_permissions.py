@@ -379,10 +379,14 @@ def test_a_runs_tokens_have_some_minutes_for_last_words(server: LiveServer) -> N
     assert answer.status == 200
     gone = server.make_run()
     server.end_long_ago(gone.id)
-    for token in (server.agent_token(gone.id), server.run_token(gone.id), server.run_token("x")):
+    tokens = {server.run_token(gone.id): 401, server.run_token("x"): 401}
+    tokens[server.agent_token(gone.id)] = 410  # it ends its ranks on this word alone
+    for token, status in tokens.items():
         answer = server.request("POST", path.replace("RUN", gone.id), body=b"bye", token=token)
-        assert answer.status == 401
+        assert answer.status == status
         assert "which is over" in msgspec.json.decode(answer.data, type=ErrorBody).why
+    unknown = server.request("GET", "/api/v1/runs/x/plan?attempt=1", token=server.agent_token("x"))
+    assert unknown.status == 404, "which an agent doubts for a while"
 
 
 def test_other_workspaces_are_out_of_a_jobs_reach(own_server: LiveServer) -> None:

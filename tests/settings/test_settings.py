@@ -81,6 +81,28 @@ def test_clusters_come_from_where_the_setting_says(
     assert load_settings({"RUNYARD_COMPUTE": value}).compute_engine == engine
 
 
+def test_its_options_are_written_as_in_a_shell_and_reach_the_server() -> None:
+    given = "account=team-a shared=false 'arguments=--constraint=a100 --exclusive'"
+    told = {"RUNYARD_COMPUTE": "slurm:gpu", "RUNYARD_COMPUTE_OPTIONS": given}
+    settings = load_settings(told)
+    assert settings.compute_engine == (
+        "slurm",
+        {
+            "account": "team-a",
+            "shared": "false",
+            "arguments": "--constraint=a100 --exclusive",
+            "partition": "gpu",
+        },
+    )
+    assert load_settings(to_environ(settings, {})) == settings
+
+
+@pytest.mark.parametrize("value", ["account", "=x", "account='team", "a=1 b"])
+def test_options_that_are_none_are_refused(value: str) -> None:
+    with pytest.raises(Invalid, match="RUNYARD_COMPUTE_OPTIONS"):
+        load_settings({"RUNYARD_COMPUTE_OPTIONS": value})
+
+
 @pytest.mark.parametrize("value", ["ray", "ray:", "slurm:", "pbs", "local:8"])
 def test_an_engine_that_there_is_not_is_refused(value: str) -> None:
     with pytest.raises(Invalid, match="RUNYARD_COMPUTE"):

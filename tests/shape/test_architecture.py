@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data.catalog",
         "data.sealing",
         "serving.access",
+        "serving.bell",
         "serving.front_config",
     },
     # The server is also where everything is put together: main.py opens what the others only

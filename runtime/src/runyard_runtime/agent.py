@@ -91,6 +91,7 @@ class Agent:
         self.is_shipped = False  # the server has all that the job left here, and said so
         self.trouble = ""  # why the server did not take the end of the job, in words
         self._ports = None
+        self._parent = os.getppid()
         self._lock = None
         self._link = None
         self._is_silent = None  # the server cannot be reached; None: what an earlier agent noted
@@ -379,7 +380,9 @@ class Agent:
                 job_folder.write_atomically(self._silent_path(), text)
             except OSError:
                 pass  # a full disk, or the folder is gone
-        return self.is_wanted()
+        # Where who stood by us was killed, the node is not ours any more.
+        is_alone = self.plan.get("watched") and os.getppid() != self._parent
+        return self.is_wanted() and not is_alone
 
     def _hear(self):
         """The server has answered."""

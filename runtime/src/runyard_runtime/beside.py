@@ -5,11 +5,11 @@ the leader how their ranks ended (see `gang`).
 """
 
 import os
-import socket
 
-from runyard_runtime import contained, job_folder, supervision, wire
+from runyard_runtime import contained, job_folder, node_storage, supervision, wire
 
 ALIVE_SECONDS = 5.0  # between two reports that say only that we live
+DENIED_SECONDS = 300.0  # that a server which does not know the run any more is doubted
 CHECKPOINT_SECONDS = 30.0  # between two looks for new outputs, unless the plan says otherwise
 _FIRST_SAMPLE = 1.0
 _MOUNT_LOOK = 1.0
@@ -52,7 +52,12 @@ class Beside:
                 self._every("keeping outputs", seconds, self._checkpoint, self._new_link())
             if self._data is not None and self._data.has_mounts():
                 self._every("looking after mounts", _MOUNT_LOOK, self._data.look_after)
+            if agent.plan.get("environments"):
+                self._every("staying", node_storage.TOUCH_SECONDS, self._touch)
             self._start_sampling()
+
+    def _touch(self):
+        node_storage.touch(self._agent.plan)
 
     def finish(self):
         """After the ranks: end the leftovers, ship all, report; the job's exit code."""
@@ -74,6 +79,7 @@ class Beside:
                 self._end_share()
             agent.is_shipped = self._shipper.given_up is None
         except (Refused, Abandoned) as error:
+            agent.trouble = str(error)
             agent.note("warning: the end could not be reported: %s" % error)
         finally:
             for thread in reporting:
@@ -102,6 +108,9 @@ class Beside:
             if agent.plan.get("board") == "server":
                 # Others may have kept another file of the same name since: the first node's counts.
                 files = self._outputs.written()
+                if self._data is not None:
+                    self._data.keep_again()
+                    data = self._data_to_keep()
         phase = facts.pop("phase", wire.FINISHED)
         if (files or data) and self._shipper.given_up is None:
             agent.report(agent.link(), wire.ENDED, **facts)
@@ -126,14 +135,16 @@ class Beside:
     def _own_facts(self):
         """What is known of the ranks of this node."""
         supervisor = self._supervisor
+        stopped = supervisor.reason == supervision.STOPPED
+        stopped = stopped or not supervisor.ranks and self._agent.wake.asked_to_stop
+        stopped = stopped or self._agent.was_taken_away(supervisor.ranks)
         return {
             "ranks": [
                 {"rank": rank.number, "exit_code": 0 if rank.is_done else rank.exit_code}
                 for rank in supervisor.ranks
             ],
-            "stopped": supervisor.reason == supervision.STOPPED
-            or not supervisor.ranks
-            and self._agent.wake.asked_to_stop,
+            "stopped": stopped,
+            "why": self._agent.why_stopped() if stopped else None,
             "timed_out": supervisor.reason == supervision.TIMED_OUT,
             "candidates": self._candidates(),
         }
@@ -148,7 +159,7 @@ class Beside:
             {
                 "rank": rank.number,
                 "node": self._agent.node,
-                "host": None if self._agent.plan.get("one_machine") else socket.gethostname(),
+                "host": None if self._agent.plan.get("one_machine") else os.uname()[1],
                 "exit_code": None if rank.is_lost else rank.exit_code,
                 "ended_at": rank.ended_at,
                 "ended_by_us": supervisor.is_ended_by_us(rank),
@@ -166,8 +177,8 @@ class Beside:
             self._gang.say_over(own)
             if self._gang.leads:
                 self._gang.read()  # our own note, too
-                facts = gang.combined(self._gang.over.values())
-        candidates = facts.pop("candidates")
+                facts = gang.combined(self._gang.over.values(), self._gang.failed)
+        candidates, why = facts.pop("candidates"), facts.pop("why")
         if facts["timed_out"]:
             limit = self._agent.plan["max_run_duration_seconds"]
             facts["error"] = {
@@ -179,6 +190,8 @@ class Beside:
             facts["phase"] = wire.FAILED
         elif candidates and not facts["stopped"]:
             facts["error"] = self._cause(candidates, facts["ranks"])
+        elif facts["stopped"] and why is not None:
+            facts["error"] = why
         return facts
 
     def _cause(self, candidates, ends):
@@ -207,22 +220,31 @@ class Beside:
         return self._consequences[rank.number]
 
     def _say_started(self):
-        from runyard_runtime.server_link import DENIED, Refused
+        from runyard_runtime.server_link import DENIED, SUPERSEDED, Refused
 
         try:
             leads = self._gang is None or self._gang.leads
-            self._agent.report(self._agent.link(), wire.STARTED if leads else "alive")
+            self._agent.report(self._agent.link(), wire.STARTED if leads else wire.ALIVE)
         except Refused as error:
-            if error.status in DENIED:
+            if error.status in DENIED or error.status == SUPERSEDED:
                 raise  # then logs and metrics will not be taken either
             self._agent.note("warning: the start could not be reported: %s" % error)
 
     def _say_alive(self, link):
-        from runyard_runtime.server_link import Abandoned
+        from runyard_runtime.server_link import SUPERSEDED, Abandoned, Refused
 
+        plan = self._agent.plan
         try:
-            self._agent.report(link, "alive", patience=0)
+            patience = plan.get("denied_seconds", DENIED_SECONDS)
+            self._agent.report(link, wire.ALIVE, patience=patience)
         except Abandoned:
+            self._agent.wake.stop()
+        except Refused as error:
+            # Whoever does not know our token may be the server of another home, or ours with a
+            # wrong secret or name: that ends no training. Only ours knows that nobody wants it.
+            if error.status != SUPERSEDED and not (error.status == 404 and error.is_told):
+                raise
+            self._agent.note("ending the ranks: nobody wants this run any more, %s" % error)
             self._agent.wake.stop()
 
     def _checkpoint(self, link):

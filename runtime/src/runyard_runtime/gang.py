@@ -11,7 +11,8 @@ others are *members*: what they have to say goes to the leader over the `board`.
     failed    a rank of mine failed: rank, exit_code, at. All end their ranks
     cannot    I cannot do my share: error. All end
     stop      the job is to end: reason
-    over      my ranks are over: ranks, candidates for the job's error, stopped, timed_out
+    over      my ranks are over: ranks, candidates for the job's error, stopped, timed_out, why (the
+              error of a job whose nodes were taken away)
     shipped   what my ranks left is on the server
 
 Other kinds belong to what starts the ranks, see `ranks`. An agent that takes over reads all of
@@ -24,6 +25,7 @@ from runyard_runtime import board, launch, ranks, supervision
 
 GROUP_SECONDS = 300.0  # for all agents to come up, unless the plan says otherwise
 _SOON_LOOK, _SOON_SECONDS = 0.01, 5.0  # agents that are started together come up together
+_CLOCK_SECONDS = 60.0  # less may be a note that was left late
 _LAST_WORDS_SECONDS = 30.0  # how long a leader that gives up waits for the logs of others
 
 
@@ -58,7 +60,7 @@ class Gang:
         self.ready = {}  # node → its note
         self.group = None
         self.good = set()  # ranks of all nodes that are over and good
-        self.has_failed = False
+        self.failed = []  # such notes, in order
         self.cannot = None  # the first such note
         self.stop_reason = None
         self.over = {}  # node → its note
@@ -130,7 +132,7 @@ class Gang:
         """Why the ranks of all nodes must end; None if they need not."""
         if self.stop_reason is not None:
             return self.stop_reason
-        return supervision.RANK_FAILED if self.has_failed or self.cannot is not None else None
+        return supervision.RANK_FAILED if self.failed or self.cannot is not None else None
 
     def is_over(self):
         """True if an agent whose ranks are over need not wait: a leader waits for all others."""
@@ -149,7 +151,8 @@ class Gang:
         """Tell the others that there is nothing to be done, unless they told us."""
         if self.cannot is None:
             self.post("cannot", error=error)
-        self.say_over({"ranks": [], "candidates": [], "stopped": False, "timed_out": False})
+        ended = {"stopped": False, "timed_out": False, "why": None}
+        self.say_over(dict(ended, ranks=[], candidates=[]))
 
     def wait_for_last_words(self):
         """Until those others that came up have shipped their logs, or long enough."""
@@ -184,7 +187,7 @@ class Gang:
         elif kind == "ended":
             self.good.update(note["ranks"])
         elif kind == "failed":
-            self.has_failed = True
+            self.failed.append(note)
         elif kind == "cannot":
             self.cannot = self.cannot or note
         elif kind == "stop":
@@ -241,26 +244,57 @@ class Gang:
         names = " and ".join(self.name_of(node).replace("Node", "node", 1) for node in missing)
         return (
             "%s of %d %s not come up within %g s: the engine may lack room for all nodes at once, "
-            "or their machines cannot reach the job's folder. Ask for fewer nodes, or look at the "
-            "engine's own log."
+            "or their machines cannot reach %s. Ask for fewer nodes, or look at the engine's own "
+            "log."
             % (
                 names[:1].upper() + names[1:],
                 self._nodes,
                 "has" if len(missing) == 1 else "have",
                 seconds,
+                "the server" if self._agent.plan.get("board") == "server" else "the job's folder",
             )
         )
 
 
-def combined(notes):
-    """What the last report says, from the `over` notes of all nodes; the error not yet. Pure."""
+def combined(notes, failed=()):
+    """What the last report says, from the `over` notes of all nodes; the error not yet. Pure.
+
+    `failed` are the notes of that kind in order: they show whose clock is behind.
+    """
+    behind = clocks_behind(failed)
     ends = [one for note in notes for one in note["ranks"]]
     return {
         "ranks": sorted(ends, key=lambda one: one["rank"]),
         "stopped": any(note["stopped"] for note in notes),
         "timed_out": any(note["timed_out"] for note in notes),
-        "candidates": [one for note in notes for one in note["candidates"]],
+        "why": next((note["why"] for note in notes if note.get("why")), None),
+        "candidates": [
+            _later(one, behind.get(note["node"], 0)) for note in notes for one in note["candidates"]
+        ],
     }
+
+
+def clocks_behind(failed):
+    """{node: seconds} that its clock is behind those of others, where its note shows it. Pure.
+
+    Notes stand in the order in which they were left, whatever the clocks of their nodes say: else
+    the error of a job would be that of the node whose clock is slow.
+    """
+    found, latest = {}, None
+    for note in failed:
+        node, at = note["node"], note.get("at")
+        if at is None or node in found:
+            continue
+        is_behind = latest is not None and latest - at > _CLOCK_SECONDS
+        found[node] = latest - at if is_behind else 0
+        latest = max(latest or 0, at + found[node])
+    return found
+
+
+def _later(candidate, seconds):
+    if not seconds or candidate.get("ended_at") is None:
+        return candidate
+    return dict(candidate, ended_at=candidate["ended_at"] + seconds)
 
 
 def _open_board(agent):

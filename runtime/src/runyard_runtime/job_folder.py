@@ -4,6 +4,8 @@ import errno
 import json
 import os
 
+NODE_FULL = "NodeFull"  # the code of a run's error
+MAKE_ROOM = "the disk of the node is full. Make room there, or give the nodes another folder."
 _RESERVED_BYTES = 512  # more than any note that is settled; see Reserved
 
 
@@ -90,6 +92,15 @@ def _write_all(handle, data):
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def is_disk_full(error):
+    """True if a full disk is behind an error."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__context__
+    return False
 
 
 def tail(path, size):

@@ -8,7 +8,6 @@ Who runs where, and what it is told of the others, is the launcher's: see `launc
 import collections
 import os.path
 import re
-import shlex
 
 from runyard_runtime import contained, launchers, wire
 
@@ -123,8 +122,10 @@ def command(job, env, placeholders=None):
     """The words of a process's command, with $NAME and ${NAME} put in where they are known."""
     arguments = [str(one) for one in job["arguments"]]
     if job.get("is_command") and len(arguments) == 1 and _SHELL_TEXT.search(arguments[0]):
+        from shlex import quote  # a process that needs none should not wait for the import
+
         # The shell expands its own variables.
-        return ["/bin/sh", "-c", put_in(arguments[0], placeholders, shlex.quote)]
+        return ["/bin/sh", "-c", put_in(arguments[0], placeholders, quote)]
     arguments = [expand(put_in(one, placeholders), env) for one in arguments]
     return arguments if job.get("is_command") else [job["interpreter"]] + arguments
 

@@ -30,7 +30,7 @@ SEVERAL_HOSTS, ONE_HOST = "several hosts", "one host"
 Mpirun = collections.namedtuple("Mpirun", "path major")
 
 # What MPI says to its ranks. All else in a rank's environment is the plan's.
-_MPIS_OWN = ("OMPI_", "OPAL_", "PMIX_", "PRTE_", "ORTE_")
+_MPIS_OWN = ("OMPI_", "OPAL_", "PMIX_", "PRTE_", "ORTE_", "PMI_", "PMI2_")
 # What would mislead mpirun: schedulers around the whole platform (it would ask them for nodes, and
 # start its daemons through them), and the place of a rank.
 _MISLEADING = ("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PALS_", "COBALT_", "FLUX_")
@@ -123,13 +123,29 @@ def _launching(major):
     return ["--leave-session-attached"] + flags
 
 
+def plan_srun(kind, job, nodes, per_node):
+    """The words of the srun that starts all ranks inside Slurm's job, in the same order.
+
+    The agents hold the job's cores, which the ranks share; who ends whom is up to the agents.
+    """
+    words = ["srun", "--jobid=" + job, "--mpi=" + kind, "--overlap", "--overcommit"]
+    words += ["--nodes=%d" % nodes, "--ntasks=%d" % (nodes * per_node)]
+    words += ["--ntasks-per-node=%d" % per_node, "--distribution=block", "--cpu-bind=none"]
+    words += ["--kill-on-bad-exit=0", "--wait=0", "--input=none", "--export=ALL"]
+    return words + ["/bin/sh", "-c", _START]
+
+
 def daemon_environment(base, major, addresses, one_machine, place, contained=False):
-    """The variables of a node's mpirun or daemon. What the user says of MPI stays as it is."""
+    """The variables of a node's mpirun or daemon. What the user says of MPI stays as it is.
+
+    No `place`: they are for all nodes.
+    """
     env = {name: value for name, value in base.items() if not name.startswith(_MISLEADING)}
     memory = "sm" if major >= 5 else "vader"
     # What ranks share is removed with the place, however they end; a container's own memory goes
     # with the container.
-    settings = {} if contained else {"btl_%s_backing_directory" % memory: place}
+    has_place = place is not None and not contained
+    settings = {"btl_%s_backing_directory" % memory: place} if has_place else {}
     if one_machine:
         settings["btl_tcp_if_include"] = "lo"
         if not any("OMPI_MCA_" + name in env for name in ("pml", "btl", "mtl")):
@@ -148,7 +164,7 @@ def daemon_environment(base, major, addresses, one_machine, place, contained=Fal
         settings["smsc"] = "^cma"
     for name, value in settings.items():
         env.setdefault(_variable(name, major), value)
-    if not contained:
+    if has_place:
         env["TMPDIR"] = place  # its sockets need a short path, and two jobs must not meet
     return env
 
@@ -268,9 +284,9 @@ def leaving(rank, per_node):
     }
 
 
-def explain(node, exit_code, log):
+def explain(node, exit_code, log, program="mpirun"):
     """The error of a job whose mpirun, or the daemon of another node, failed by itself."""
-    who = "mpirun" if node == 0 else "The daemon of mpirun on node %d" % node
+    who = program if node == 0 else "The daemon of mpirun on node %d" % node
     if exit_code < 0:
         said = "%s, which starts and joins the ranks, ended by signal %s. Was it killed?"
         message = said % (who, signal_name(-exit_code))

@@ -1,4 +1,4 @@
-"""What mpirun starts for each rank: finds the rank's plan, and keeps its process.
+"""What mpirun, or Slurm's srun, starts for each rank: finds the rank's plan, and keeps its process.
 
 It is the rank's keeper (see `ranks`), so a rank looks the same to its agent whoever started it.
 Its plan is in the file that the agent of the rank's node wrote before:
@@ -29,7 +29,7 @@ def main(folder, per_node):
     code = 255
     try:
         _signal_with_parent(os.getppid(), signal.SIGTERM)  # which we pass on
-        rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+        rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["SLURM_PROCID"])
         own = os.path.join(folder, wire.agent_dir(rank // per_node))
         plan = _load_plan(os.path.join(own, PLAN_FILE))
         mine = plan["ranks"][str(rank)]

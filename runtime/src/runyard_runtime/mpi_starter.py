@@ -66,6 +66,10 @@ def facts(agent):
     size = (launcher.get("nodes") or 1) * (launcher.get("processes_per_node") or 1)
     if agent.node > 0 or size < 2:
         return {}  # a lone rank needs no help: MPI begins by itself
+    if job.get("srun") and not job.get("prefix"):
+        from runyard_runtime import mpi_srun
+
+        return mpi_srun.facts(job)
     mpirun, remark = _find(job, agent.folder, agent.marker, os.environ)
     found = {"path": None, "major": None, "remark": remark, "can_name_hosts": False}
     if mpirun is not None:
@@ -82,6 +86,10 @@ def starter(agent, processes, hosts, facts_of_all):
     if not found.get("path"):
         return None
     addresses = [host.address for host in hosts]
+    if found.get("srun"):
+        from runyard_runtime import mpi_srun
+
+        return mpi_srun.BySrun(agent, addresses, mpi.Mpirun(found["path"], found["major"]), found)
     return ByMpirun(agent, addresses, mpi.Mpirun(found["path"], found["major"]), found)
 
 
@@ -121,6 +129,8 @@ def _find(job, folder, marker, environ):
 class ByMpirun:
     """Has mpirun start the ranks of all nodes."""
 
+    program = "mpirun"
+
     def __init__(self, agent, addresses, mpirun, found):
         self._agent = agent
         self._job = agent.plan
@@ -155,7 +165,7 @@ class ByMpirun:
         else:
             self._write_plan(mine)
             if self._node == 0:
-                self._run_mpirun()
+                self.launch()
         self._ranks = [ranks.expect(process, self._agent.own) for process in mine]
         return self._ranks
 
@@ -221,7 +231,7 @@ class ByMpirun:
             "exit_code": daemon.exit_code,
             "ended_at": daemon.ended_at,
             "ended_by_us": False,
-            "error": mpi.explain(self._node, daemon.exit_code, log),
+            "error": mpi.explain(self._node, daemon.exit_code, log, self.program),
         }
 
     def explain(self, candidates):
@@ -254,9 +264,10 @@ class ByMpirun:
         return job_folder.tail(path, diagnosis.TAIL_BYTES).decode("utf-8", "replace")
 
     def _what(self):
-        return "mpirun" if self._node == 0 else "the daemon of mpirun"
+        return self.program if self._node == 0 else "the daemon of mpirun"
 
-    def _run_mpirun(self):
+    def launch(self):
+        """Start mpirun."""
         mode = mpi.choose_mode(
             self._addresses,
             self._is_one_machine,
@@ -331,13 +342,21 @@ class ByMpirun:
             self._place,
             is_contained,
         )
-        env[mpi.PYTHON] = self._python()
-        env[mpi.STARTER] = _STARTER % (self._job["runtime"], self._folder, self._per_node)
         name = self._addresses[self._node] if is_host else None
         if is_contained:
             job = dict(self._job, prefix=_named(self._job["prefix"], name))
             own_name = _container(self._agent.marker, self._node)
-            words = contained.wrap(job, self._folder, own_name, env, words)
+            words = contained.wrap(job, self._folder, own_name, dict(env, **self._told()), words)
+        self.keep(words, env, name)
+
+    def _told(self):
+        """What is told to the starter of each rank."""
+        text = _STARTER % (self._job["runtime"], self._folder, self._per_node)
+        return {mpi.PYTHON: self._python(), mpi.STARTER: text}
+
+    def keep(self, words, env, name=None):
+        """Have a process run what starts the ranks, under that host name if there is one."""
+        env = dict(env, **self._told())
         log = os.path.join(self._folder, wire.mpirun_log(self._node))
         work = os.path.join(self._folder, wire.WORK_DIR)
         told = json.dumps([self._state, name, log, work, self._agent.nice, words])

@@ -14,11 +14,13 @@ The plan's key `environment` has
 What the node's own UV_* and PIP_* variables say counts more: how the world is reached from there.
 """
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -26,8 +28,8 @@ from urllib.parse import unquote, urlsplit
 
 from runyard_runtime import job_folder, ranks
 from runyard_runtime.http_connection import BUNDLES
+from runyard_runtime.node_storage import PACKAGES, WHOLE
 
-_DONE = "environment.json"
 _LOOK_SECONDS = 0.1
 _TAIL = 4000
 _OLDEST = (3, 6)
@@ -47,26 +49,40 @@ def prepare(agent):
     place = os.path.join(agent.plan["environments"], asked["key"])
     python = os.path.join(place, "bin", "python")
     try:
-        if not os.path.exists(os.path.join(place, _DONE)):
+        if not _is_whole(place):
             os.makedirs(agent.plan["environments"], 0o700, exist_ok=True)
             with open(place + ".lock", "w") as lock:
-                _wait_for(lock, agent)
-                if not os.path.exists(os.path.join(place, _DONE)):
+                if _wait_for(lock, agent):
+                    _clear(place)
+                if not _is_whole(place):
                     _make(agent, asked, place)
-        os.utime(os.path.join(place, _DONE))  # it is in use
     except OSError as error:
-        raise EnvironmentFailed(_no_room(asked, error.strerror or str(error)))
+        raise _failed(asked, error.strerror or str(error))
     return python
 
 
+def _is_whole(place):
+    """Whether the environment is there; it is used from now on, so it is not removed as old."""
+    try:
+        os.utime(os.path.join(place, WHOLE))
+        return True
+    except OSError:
+        return os.path.exists(os.path.join(place, WHOLE))  # somebody else's
+
+
 def _wait_for(lock, agent):
-    """Have the lock; another agent of this node, or site, may be making the same."""
+    """Have the lock; another agent of this node, or site, may be making the same.
+
+    False in a shared folder that knows no locks: then each makes its own, and the first counts.
+    """
     is_said = False
     while True:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                return False
             if not is_said:
                 _show(agent, "waiting for another job that makes the same environment")
                 is_said = True
@@ -77,8 +93,8 @@ def _make(agent, asked, place):
     """Make the environment beside its place, then move it there."""
     begun = time.time()
     _show(agent, "making the environment '%s' on this node" % asked["name"])
-    making = place + ".making"
-    shutil.rmtree(making, ignore_errors=True)
+    making = "%s.making-%s" % (place, _who())
+    _touch(os.path.join(agent.plan["environments"], PACKAGES))
     environ, options = _network(agent.plan, asked)
     uv = _Uv(agent, asked, environ, _find_uv(agent))
     _make_venv(uv, asked, making)
@@ -95,10 +111,37 @@ def _make(agent, asked, place):
         uv.run(words)
     os.unlink(os.path.join(making, "options.txt"))  # it may hold passwords
     note = {"name": asked["name"], "seconds": time.time() - begun}
-    job_folder.write_atomically(os.path.join(making, _DONE), json.dumps(note).encode("utf-8"))
-    shutil.rmtree(place, ignore_errors=True)
-    os.rename(making, place)
+    job_folder.write_atomically(os.path.join(making, WHOLE), json.dumps(note).encode("utf-8"))
+    try:
+        os.rename(making, place)
+    except OSError:
+        if not os.path.exists(os.path.join(place, WHOLE)):
+            raise
+        shutil.rmtree(making, ignore_errors=True)  # another was quicker
     _show(agent, "the environment took %.1f s" % (time.time() - begun))
+
+
+def _touch(path):
+    """Have it not removed as an old one; what is not there yet need not be."""
+    try:
+        os.utime(path)
+    except OSError:
+        pass
+
+
+def _who():
+    """This process, for names in a folder that machines may share."""
+    return "%s-%d" % (socket.gethostname(), os.getpid())
+
+
+def _clear(place):
+    """Remove what agents left that died while they made it; by who alone may make it."""
+    folder, name = os.path.split(place + ".making-")
+    left = [os.path.join(folder, one) for one in os.listdir(folder) if one.startswith(name)]
+    if not os.path.exists(os.path.join(place, WHOLE)):
+        left.append(place)
+    for one in left:
+        shutil.rmtree(one, ignore_errors=True)
 
 
 def _make_venv(uv, asked, making):
@@ -155,7 +198,7 @@ class _Uv:
             child.wait()
             raise
         if child.returncode:
-            raise EnvironmentFailed(_no_room(self._asked, self._last_words()))
+            raise _failed(self._asked, self._last_words())
 
     def _last_words(self):
         with open(self._log, "rb") as log:
@@ -163,11 +206,14 @@ class _Uv:
         return _PASSWORD.sub(r"\1***@", text) or "uv failed without a word"
 
 
-def _no_room(asked, why):
+def _failed(asked, why):
+    """The error with which the environment cannot be had; a full disk has a code of its own."""
+    is_full = "No space left" in why or "Disk quota" in why
     text = "The environment '%s' could not be made on this node: %s"
-    if "No space left" in why or "Disk quota" in why:
-        why = "the disk of the node is full. Make room there, or give the nodes another folder."
-    return text % (asked["name"], why)
+    error = EnvironmentFailed(text % (asked["name"], job_folder.MAKE_ROOM if is_full else why))
+    if is_full:
+        error.code = job_folder.NODE_FULL
+    return error
 
 
 def _find_uv(agent):
@@ -182,9 +228,10 @@ def _find_uv(agent):
         _wait_for(lock, agent)
         known = [name for name in sorted(os.listdir(folder)) if name.startswith(".uv-")]
         if known:
+            _touch(os.path.join(folder, known[-1]))
             return os.path.join(folder, known[-1])
         _show(agent, "there is no uv on this node; fetching the server's")
-        fetched = os.path.join(folder, ".fetched-uv")
+        fetched = os.path.join(folder, ".fetched-uv-" + _who())
         try:
             with open(fetched, "w+b") as stream:
                 agent.link().download("/api/v1/uv", stream, agent.pause, 5.0)
@@ -193,6 +240,7 @@ def _find_uv(agent):
             text = "uv, which makes environments, cannot be had from the server: %s. "
             raise EnvironmentFailed((text + "Install uv on the PATH of the nodes.") % error)
         if _digest(fetched) != digest:
+            os.unlink(fetched)
             raise EnvironmentFailed("uv arrived damaged from the server. Submit the run again.")
         os.chmod(fetched, 0o755)
         os.rename(fetched, os.path.join(folder, ".uv-" + digest))
@@ -220,7 +268,7 @@ def _network(plan, asked):
         if os.path.exists(bundle):
             environ.setdefault("SSL_CERT_FILE", bundle)
     # Beside the environments, so that files are linked and not copied.
-    environ["UV_CACHE_DIR"] = os.path.join(plan["environments"], ".cache")
+    environ["UV_CACHE_DIR"] = os.path.join(plan["environments"], PACKAGES)
     environ.update((name, value) for name, value in own.items() if name.startswith("UV_"))
     hosts = list(options.get("trusted_hosts") or ()) + own.get("PIP_TRUSTED_HOST", "").split()
     if hosts:

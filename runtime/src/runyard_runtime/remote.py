@@ -12,6 +12,7 @@ An engine starts `python -S -E -c TEXT` on each node, where TEXT is `boot_text()
                            Once the plan is here, it is waited for without end
     RUNYARD_NODE_ENVIRONMENTS   where environments are made, FOLDER/environments if absent: a site
                            whose nodes share a folder makes each of them once
+    RUNYARD_NODE_WATCHED   not empty: see the plan's `watched`
     RUNYARD_NODE_KEEP      further variables that ranks see: names or patterns, with blanks between
     RUNYARD_NODE_ACTION    "run" if absent; "end": end all processes of that node of the job, and
                            remove its folder
@@ -25,6 +26,8 @@ in a home that all machines share: a node of a job has a folder of its own.
     FOLDER/jobs/KEY.INDEX/    the job folder of a node, as `wire` describes it
     FOLDER/jobs/KEY.INDEX.over   how that ended: {"exit_code"}; for a week
 
+What no job has used for a while is removed, see `node_storage`.
+
 A job folder is removed when all is on the server and it said so; else it stays, for the next agent
 of that node. Plan key `keep_folder`: true where the engine removes it.
 
@@ -32,6 +35,8 @@ The exit status is the job's, with 128 + N for a signal N; `exit_code` undoes th
 say that there was no agent: nothing of the job has run here, and another try may be better.
 """
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -39,7 +44,17 @@ import signal
 import sys
 import time
 
-from runyard_runtime import agent, boot, inherited, job_folder, processes, supervision, wire
+from runyard_runtime import (
+    agent,
+    boot,
+    inherited,
+    job_folder,
+    node_storage,
+    node_watch,
+    processes,
+    supervision,
+    wire,
+)
 
 PREFIX = "RUNYARD_NODE_"
 WORDS = {
@@ -49,6 +64,14 @@ WORDS = {
     boot.DAMAGED: "what the server sent makes no sense",
     agent.CRASHED: "the agent failed and has to be replaced",
 }
+# The codes of the errors of runs that end so: it was tried for long enough, or it is no use.
+CODES = {
+    boot.UNREACHABLE: "ServerUnreachable",
+    boot.REFUSED: "NodeRefused",
+    boot.NO_ROOM: job_folder.NODE_FULL,
+    boot.DAMAGED: "NodeConfused",
+}
+_OURS = set(WORDS) | {node_watch.NO_PYTHON}
 _KEEP_SECONDS = 7 * 86400.0  # of what tells that a job is over, and of folders nobody came back to
 _OVER = ".over"
 _LOOK_SECONDS = 1.0
@@ -77,8 +100,13 @@ def variables(key, plan):
 
 
 def exit_status(code):
-    """The exit status that says so: what a shell makes of a signal."""
-    return 128 - code if code < 0 else code
+    """The exit status that says so: what a shell makes of a signal.
+
+    A script may end with a code by which agents say that there was none: that is told as 1. The
+    run knows the true one from the agent's report.
+    """
+    status = 128 - code if code < 0 else code
+    return 1 if status in _OURS else status
 
 
 def exit_code(status):
@@ -122,14 +150,15 @@ def _main(folder, runtime, stops):
         return exit_status(known["exit_code"])
     try:
         _tidy(os.path.dirname(place))
-        _write_plan(place, folder, told, runtime=runtime, packages=packages)
-        _catch_stop(place, index, stops)
+        _write_plan(place, folder, told, stops, runtime=runtime, packages=packages)
+        catch_stop(place, index, stops)
     except OSError as error:
         raise boot.no_room(error, folder)
     code = agent.main(place, index)
     while not code and _is_led_by_another(place, index):
         time.sleep(_LOOK_SECONDS)
         code = agent.main(place, index)
+    node_storage.clear(folder, told.get("ENVIRONMENTS"))
     return code or _finish(place, index)
 
 
@@ -143,6 +172,19 @@ def find_exit(place, index):
     own = os.path.join(place, wire.agent_dir(index), "exit.json")
     known = job_folder.read_json(own) or job_folder.read_json(place + _OVER)
     return None if known is None else int(known["exit_code"])
+
+
+def clear(folder, node):
+    """Remove what the killed processes of a node leave outside of the job's folder."""
+    from runyard_runtime import contained, mounts, mpi_starter
+
+    marker, own = processes.job_marker(folder), os.path.join(folder, wire.agent_dir(node))
+    claims = [name for name in _listed(own) if name.startswith("rank-") and name.endswith(".json")]
+    ranks = [name[len("rank-") : -len(".json")] for name in claims]
+    plan = job_folder.read_json(os.path.join(folder, wire.PLAN_FILE)) or {}
+    contained.remove(plan, marker, ranks + mpi_starter.containers([node]))
+    mounts.clear(folder)
+    mpi_starter.clear(marker, node)
 
 
 def end(place):
@@ -160,7 +202,7 @@ def end(place):
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _catch_stop(place, index, stops):
+def catch_stop(place, index, stops):
     """Have a stop that comes before the agent listens wait for it in its folder."""
     path = os.path.join(place, wire.agent_dir(index), "state.json")
 
@@ -182,13 +224,14 @@ def _is_led_by_another(place, index):
     return not is_over and os.path.exists(os.path.join(place, wire.PLAN_FILE))
 
 
-def _write_plan(place, folder, told, **known):
+def _write_plan(place, folder, told, stops, **known):
     """Have the plan in the job's folder; the server's, with what only the node knows."""
     path = os.path.join(place, wire.PLAN_FILE)
-    plan = job_folder.read_json(path) or _fetch_plan(told)
+    plan = job_folder.read_json(path) or _fetch_plan(told, stops)
     plan.update(
         known,
         url=told["URL"].rstrip("/"),  # as it is reached from here
+        watched=bool(told.get("WATCHED")),
         cache=os.path.join(folder, "cache"),
         environments=told.get("ENVIRONMENTS") or os.path.join(folder, "environments"),
         hosts=None,
@@ -199,11 +242,11 @@ def _write_plan(place, folder, told, **known):
     job_folder.write_atomically(path, json.dumps(plan).encode("utf-8"))
 
 
-def _fetch_plan(told):
+def _fetch_plan(told, stops):
     from runyard_runtime.server_link import Refused, ServerLink, run_path
 
     seconds = float(told.get("PATIENCE") or boot.PATIENCE)
-    patience = boot.Patience(told["URL"], seconds)
+    patience = boot.Patience(told["URL"], seconds, stops)
     link = ServerLink(
         told["URL"], told["TOKEN"], patience=0, sleep=lambda _: patience.wait("no connection")
     )
@@ -211,9 +254,7 @@ def _fetch_plan(told):
     try:
         plan = link.call_json("GET", path)
     except Refused as error:
-        text = "the plan of this job cannot be had: %s" % error
-        if error.status in (401, 403):
-            text += " (the token is not valid there)"
+        text = "the plan of this job cannot be had: %s" % boot.refusal(error.status, str(error))
         raise boot.Stop(boot.REFUSED, text)
     except ValueError as error:
         raise boot.Stop(boot.DAMAGED, "the plan of this job makes no sense: %s" % error)
@@ -253,10 +294,22 @@ def _tidy(jobs):
                 continue
             if name.endswith(_OVER):
                 os.unlink(path)
-            elif not processes.job_processes(processes.job_marker(path)):
+            elif not _is_at_work(path):
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:
             continue  # it went by itself
+
+
+def _is_at_work(place):
+    """True if a job is not over: here, or on another machine that has the same folder."""
+    for name in _listed(place):
+        try:
+            with open(os.path.join(place, name, "lock"), "r+") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return True  # its agent holds it
+    return bool(processes.job_processes(processes.job_marker(place)))
 
 
 def _listed(folder):

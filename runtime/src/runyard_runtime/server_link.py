@@ -17,7 +17,7 @@ _TIMEOUT = 60.0  # of one read or write; a server that is silent longer is taken
 _PIECE = 1 << 20
 _LONGEST_LINE = 1 << 16
 DENIED = (401, 403, 404)  # the token, or the run: nothing of this job will be taken
-SUPERSEDED = 410  # a later attempt of the run goes on; nothing of this one will be taken
+SUPERSEDED = 410  # the run is over, or a later attempt goes on; nothing of this will be taken
 _AGAIN = (408, 425, 429)
 
 
@@ -28,6 +28,7 @@ class Refused(Exception):
         Exception.__init__(self, "the server answered %d: %s" % (status, _words(body)))
         self.status = status
         self.body = body
+        self.is_told = _told(body) is not None  # by a Runyard, not by whoever else answers there
 
 
 class Abandoned(Exception):
@@ -286,9 +287,17 @@ def run_path(run_id, *parts):
     return "/".join(parts)
 
 
-def _words(body):
+def _told(body):
+    """The error in the body of an answer, or None if it has none of ours."""
     try:
         error = json.loads(body.decode("utf-8"))
-        return " ".join(str(error[key]) for key in ("what", "why") if error.get(key))
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except ValueError:
+        return None
+    return error if isinstance(error, dict) and error.get("what") else None
+
+
+def _words(body):
+    error = _told(body)
+    if error is None:
         return body[:200].decode("utf-8", "replace")
+    return " ".join(str(error[key]) for key in ("what", "why") if error.get(key))

@@ -16,6 +16,7 @@ from runyard_runtime.server_link import DENIED, SUPERSEDED, Abandoned, Refused, 
 LOG_CHUNK = 1 << 20
 EVENT_CHUNK = 4 << 20
 _PAUSE = 0.1  # between two looks at the files
+_DENIED_PAUSE = 1.0
 _WALK_EVERY = 10  # looks between two walks of work/logs, which may hold many files
 STATE_FILE = "streams.json"
 
@@ -96,6 +97,7 @@ class Shipper(threading.Thread):
         self._wake = threading.Event()
         self._finishing = False
         self._first = []
+        self._is_denied = False
 
     def before_all(self, call):
         """Have the thread do this first, as the report that the ranks are running."""
@@ -104,14 +106,30 @@ class Shipper(threading.Thread):
     def run(self):
         try:
             for call in self._first:
-                call()
+                self._insist(call)
             # A short script is over before the first look, and all goes in one piece.
             self._wake.wait(_PAUSE)
             while not self._finishing:
-                if not self.ship():
+                if not self._insist(self.ship):
                     self._wake.wait(_PAUSE)
         except (Refused, Abandoned) as error:
             self._give_up(error)
+
+    def _insist(self, call):
+        """Call again while the ranks go on: who does not take our token may do so tomorrow.
+
+        It may be a server of another home, or ours with a wrong secret or name; somebody mends it.
+        """
+        while True:
+            try:
+                return call()
+            except Refused as error:
+                if error.status not in (401, 403) or self._finishing:
+                    raise
+                if not self._is_denied:
+                    self._note("warning: logs and metrics are not taken now: %s" % error)
+                self._is_denied = True
+                self._wake.wait(_DENIED_PAUSE)
 
     def finish(self):
         """Ship everything there is and end the thread. Waits as long as it takes."""

@@ -16,12 +16,13 @@ from runyard.domain.compute import (
     ComputePatch,
     ComputeRecord,
     ComputeSpec,
+    EngineRef,
     NodeResources,
     NodeState,
     Priority,
     VmSize,
 )
-from runyard.domain.errors import Invalid
+from runyard.domain.errors import Invalid, NotFound
 from runyard.domain.runs import LOCAL, plural
 from runyard.domain.server import ServerInfo
 
@@ -54,7 +55,13 @@ def list_computes(workspace: str | None, as_json: bool) -> None:
     headers = ("NAME", "ENGINE", "SIZE", "NODES", "BUSY", "LIMITS", "IDLE AFTER", "STATE")
     console.table(headers, [_local_row(_server(scope)), *(_row(one) for one in found)])
     if not found:
-        console.note("There is no cluster yet. Make one: runyard compute create NAME")
+        console.note(
+            "There is no cluster yet. Make one: runyard compute create NAME, or use one of Slurm "
+            "or Ray: runyard compute attach --help"
+        )
+    for record in found:
+        if record.engine is not None:
+            _warn(record, f"{record.name}: ")
 
 
 @compute.command()
@@ -72,7 +79,7 @@ def show(name: str, workspace: str | None, as_json: bool) -> None:
     if name.lower() == LOCAL:
         _show_local(_server(scope), as_json=as_json)
         return
-    record = _get(scope, name)
+    record = _get(scope, name, ask=True)
     if as_json:
         console.document(record)
         return
@@ -99,7 +106,8 @@ def nodes(name: str, workspace: str | None, as_json: bool) -> None:
     elif record.nodes:
         _say_nodes(record)
     else:
-        console.note(f"'{record.name}' has no nodes now; they come up when a run needs them.")
+        how = "its cluster gives them when" if record.engine else "they come up when"
+        console.note(f"'{record.name}' has no nodes now; {how} a run needs them.")
 
 
 @compute.command()
@@ -176,14 +184,21 @@ def create(
 @click.option("--partition", metavar="NAME", help="Slurm: where jobs go.")
 @click.option("--account", metavar="NAME", help="Slurm: who pays.")
 @click.option(
+    "--no-shared-folder",
+    is_flag=True,
+    help="Slurm: nodes do not see the server's home folder. Those of Ray never do.",
+)
+@click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another option of the engine; may be given several times.",
+    help="Another option of the engine, see above; may be given several times.",
 )
-@click.option("--max-nodes", type=int, help="That runs take at once; by default any number.")
-@click.option("--cores", type=int, help="Of each node.")
+@click.option(
+    "--max-nodes", type=int, help="Runs take no more at once; by default what the cluster gives."
+)
+@click.option("--cores", type=int, help="Of each node; by default what the cluster gives.")
 @click.option("--memory-gb", type=float, help="Of each node.")
 @click.option("--gpus", type=int, help="Of each node.")
 @_workspace
@@ -195,6 +210,7 @@ def attach(
     token_file: str | None,
     partition: str | None,
     account: str | None,
+    no_shared_folder: bool,
     options: tuple[str, ...],
     max_nodes: int | None,
     cores: int | None,
@@ -205,14 +221,28 @@ def attach(
 ) -> None:
     """Use a cluster of Ray or Slurm that exists; `rm` stops using it.
 
+    The cluster is asked whether it takes such jobs. Attaching again changes what is said here.
+
+    \b
+    Options for --option (docs/slurm.md, docs/ray.md):
+      Slurm  qos, time_limit, arguments, python, folder, environments, conf, mpi
+      Ray    autoscale, place_seconds, url, server_seconds, python, node_folder,
+             environments
+
     \b
     Example:
       runyard compute attach big --slurm --partition gpu --gpus 4
+      runyard compute attach big --slurm --option time_limit=2-00:00:00
       runyard compute attach ray --ray http://head:8265 --token-file ~/.ray/auth_token
     """
     if slurm == bool(ray):
         raise Invalid("Name one cluster.", fix="Pass --ray ADDRESS or --slurm.")
+    if ray and (partition or account or no_shared_folder):
+        raise Invalid("--partition, --account and --no-shared-folder are Slurm's, not Ray's.")
+    if slurm and token_file:
+        raise Invalid("--token-file is Ray's; Slurm knows users by itself.")
     given = {"address": ray, "partition": partition, "account": account}
+    given["shared"] = "false" if no_shared_folder else None
     spec = AttachSpec(
         kind="slurm" if slurm else "ray",
         options={key: value for key, value in given.items() if value} | _pairs(options),
@@ -222,11 +252,21 @@ def attach(
     )
     scope = _scope(workspace)
     path = f"{_path(scope, name)}/attach"
+    try:
+        before = _get(scope, name)
+    except NotFound:
+        before = None
     record = scope.client.request("POST", path, body=spec, answer=ComputeRecord)
     if as_json:
         console.document(record)
         return
     _say(record)
+    if before is not None:
+        changed = _changes(before, record)
+        console.note(
+            f"'{record.name}' was attached before; "
+            + (f"changed: {'; '.join(changed)}." if changed else "nothing else is said of it now.")
+        )
 
 
 @compute.command()
@@ -263,21 +303,31 @@ def update(
 
 @compute.command("rm")
 @click.argument("name")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give up its unfinished runs, if its cluster does not come back; they are canceled.",
+)
 @_workspace
 @json_option
-def remove(name: str, workspace: str | None, as_json: bool) -> None:
-    """Remove a cluster that no unfinished run needs; an attached one stays as it is.
+def remove(name: str, force: bool, workspace: str | None, as_json: bool) -> None:
+    """Remove a cluster, or stop using an attached one.
+
+    No unfinished run may need it. An attached cluster stays as it is.
 
     \b
     Example:
       runyard compute rm cpu-cluster
     """
     scope = _scope(workspace)
-    scope.client.request("DELETE", _path(scope, name), answer=dict[str, object])
+    record = _get(scope, name)
+    query = {"force": force or None}
+    scope.client.request("DELETE", _path(scope, name), query=query, answer=dict[str, object])
     if as_json:
         console.document({"removed": name})
         return
-    console.say(f"removed {name}")
+    stays = "; the cluster itself stays as it is" if record.attached else ""
+    console.say(f"removed {record.name}{stays}")
 
 
 def _scope(workspace: str | None) -> Scope:
@@ -296,8 +346,10 @@ def _path(scope: Scope, name: str | None = None) -> str:
     return f"/api/v1/workspaces/{quote(scope.workspace or '', safe='')}/computes{tail}"
 
 
-def _get(scope: Scope, name: str) -> ComputeRecord:
-    return scope.client.request("GET", _path(scope, name), answer=ComputeRecord)
+def _get(scope: Scope, name: str, *, ask: bool = False) -> ComputeRecord:
+    """A target; with `ask` its cluster is asked now whether it can be used."""
+    query = {"ask": ask or None}
+    return scope.client.request("GET", _path(scope, name), query=query, answer=ComputeRecord)
 
 
 def _server(scope: Scope) -> ServerInfo:
@@ -352,6 +404,22 @@ def _engine(record: ComputeRecord) -> str:
     return f"{record.engine.kind} {where}".rstrip()
 
 
+def _more_options(engine: EngineRef) -> str:
+    """The options that do not show elsewhere."""
+    shown = ("address", "partition")
+    return ", ".join(f"{name}={value}" for name, value in sorted(engine.options.items())
+                     if name not in shown)  # fmt: skip
+
+
+def _changes(before: ComputeRecord, now: ComputeRecord) -> list[str]:
+    """What another attaching changed, in words."""
+    seen = [(_engine(one), one.engine and _more_options(one.engine), _size(one), _limits(one))
+            for one in (before, now)]  # fmt: skip
+    names = ("cluster", "options", "size", "nodes")
+    pairs = zip(names, *seen, strict=True)
+    return [f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in pairs if old != new]
+
+
 def _limits(record: ComputeRecord) -> str:
     return f"{record.min_nodes}–{'any' if record.max_nodes is None else record.max_nodes}"
 
@@ -360,7 +428,7 @@ def _size(record: ComputeRecord) -> str:
     """What a node has, as it was asked for."""
     size, asked = record.size, record.resources
     if record.attached and (asked is None or asked == NodeResources()):
-        return "as the cluster has it"
+        return "the cluster's"
     gpus = f", {size.gpus} GPU" + ("s" if size.gpus != 1 else "") if size.gpus else ""
     cores = f"{size.cores} core{'' if size.cores == 1 else 's'}" if size.cores else "any cores"
     memory = f"{size.memory_gb:g} GB" if size.memory_gb else "any memory"
@@ -375,7 +443,7 @@ def _row(record: ComputeRecord) -> list[Cell]:
     return [
         Cell(record.name, "bold"),
         Cell(_engine(record)),
-        Cell(record.size.name or "-"),
+        Cell(record.size.name or _size(record)),
         Cell(str(len(record.nodes))),
         Cell(str(_busy(record))),
         Cell(_limits(record)),
@@ -391,17 +459,24 @@ def _say(record: ComputeRecord) -> None:
         "workspace": record.workspace,
         "engine": _engine(record) + (", attached" if record.attached else ""),
         "size": _size(record),
-        "priority": str(record.priority),
         "nodes": f"{len(record.nodes)} now, {_busy(record)} busy; {record.min_nodes} to {limit}",
     }
+    if not record.attached:
+        shown["priority"] = str(record.priority)
     if record.engine is None:
         shown["idle nodes go after"] = render_span(timedelta(seconds=record.idle_seconds))
         shown["cores of a node"] = str(record.node_cores)
+    elif more := _more_options(record.engine):
+        shown["options"] = more
     shown["state"] = str(record.allocation)
     shown["description"] = record.description
     console.fields(shown)
+    _warn(record)
+
+
+def _warn(record: ComputeRecord, whose: str = "") -> None:
     for warning in record.warnings:
-        console.note(f"warning: {warning}", "yellow")
+        console.note(f"warning: {whose}{warning}", "yellow")
 
 
 def _say_nodes(record: ComputeRecord) -> None:

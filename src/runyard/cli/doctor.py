@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -22,8 +23,10 @@ from runyard.cli.console import Cell
 from runyard.cli.options import json_option
 from runyard.cli.render import size_text
 from runyard.cli.scope import find_settings_anyhow
+from runyard.domain.compute import ComputeRecord
 from runyard.domain.errors import Denied, RunyardError, from_text
 from runyard.domain.server import TOKEN_FILE
+from runyard.domain.workspaces import WorkspaceRecord
 from runyard.sdk.exceptions import AzureMLException
 from runyard.settings import Settings
 
@@ -188,6 +191,32 @@ def check_access(settings: Settings) -> Iterator[Check]:
         yield check_token(settings.home / TOKEN_FILE)
     elif found.server is not None:
         yield Check("token", Verdict.OK, f"RUNYARD_TOKEN is accepted by {settings.url}")
+    if found.server is not None and not found.denied:
+        yield from check_clusters(_load_clusters(settings))
+
+
+def _load_clusters(settings: Settings) -> list[ComputeRecord]:
+    """Every target whose nodes are a cluster's; each cluster is asked now."""
+    from runyard.sdk.embedded import connect
+
+    client = connect(settings)
+    workspaces = client.request("GET", "/api/v1/workspaces", answer=list[WorkspaceRecord])
+    found: list[ComputeRecord] = []
+    for one in workspaces:
+        path = f"/api/v1/workspaces/{quote(one.name, safe='')}/computes"
+        found += client.request("GET", path, query={"ask": True}, answer=list[ComputeRecord])
+    return [one for one in found if one.engine is not None]
+
+
+def check_clusters(found: Sequence[ComputeRecord]) -> Iterator[Check]:
+    """Whether the clusters of Slurm and Ray that targets stand for can be used."""
+    for one in found:
+        name, kind = f"cluster {one.name}", one.engine.kind if one.engine is not None else ""
+        if not one.warnings:
+            yield Check(name, Verdict.OK, f"{kind} takes jobs (workspace {one.workspace})")
+            continue
+        fix = f"See its address and options with: runyard compute show {one.name}"
+        yield Check(name, Verdict.WARN, " ".join(one.warnings), fix)
 
 
 def check_server(settings: Settings, found: "Status") -> Check:

@@ -22,6 +22,7 @@ from runyard.cli.render import (
     run_row,
     size_text,
     state_cell,
+    target_line,
 )
 from runyard.cli.scope import Scope, open_scope, run_path
 from runyard.domain.files import FileInfo
@@ -170,6 +171,7 @@ def _say_run(run: RunRecord, page: str) -> None:
             "parent": run.spec.parent,
             "command": command_line(run),
             "processes": launcher_words(run.spec.script.launcher) if run.spec.script else "",
+            "target": target_line(run),
             "nodes": nodes_line(run),
             "duration": "" if spent is None else render_span(spent),
             "attempt": attempt_words(run).removeprefix("attempt "),

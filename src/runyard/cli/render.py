@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 
 from runyard.cli.console import Cell
+from runyard.domain.compute import NodeUse
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.metrics import MetricKind, Series
 from runyard.domain.runs import Attempt, RunError, RunRecord, attempt_words, error_place
@@ -96,13 +97,24 @@ def command_line(run: RunRecord) -> str:
 
 
 def nodes_line(run: RunRecord) -> str:
-    """The nodes of a cluster that the run has, and what it has there; empty on `local`."""
-    return ", ".join(
-        f"{node.id} (cores: {node.cores}"
-        + (f", GPUs: {' '.join(node.gpus)})" if node.gpus else ", no GPU)")
-        for node in run.nodes
-        if node.cores is not None
+    """The nodes of a cluster that the run has, where, and what it has there; empty on `local`."""
+    return ", ".join(_node(one) for one in run.nodes if one.host or one.cores is not None)
+
+
+def _node(node: NodeUse) -> str:
+    where = f"{node.id} on {node.host}" if node.host else node.id
+    if not node.cores:  # what the cluster gives
+        return where
+    return f"{where} (cores: {node.cores}" + (
+        f", GPUs: {' '.join(node.gpus)})" if node.gpus else ", no GPU)"
     )
+
+
+def target_line(run: RunRecord) -> str:
+    """The compute target of a run, with its cluster's own name for the job."""
+    if run.spec.script is None:
+        return ""
+    return run.spec.script.target + (f", job {run.cluster_job}" if run.cluster_job else "")
 
 
 def environment_line(spec: EnvironmentSpec) -> str:
@@ -134,7 +146,8 @@ def attempt_line(attempt: Attempt) -> str:
     """An attempt that failed: how long it ran, where, and why it ended."""
     spent = attempt.started and render_span(attempt.ended - attempt.started)
     ran = f"failed after {spent}" if spent else "failed before its script ran"
-    nodes = ", ".join(node.id for node in attempt.nodes)
+    nodes = ", ".join(node.host or node.id for node in attempt.nodes)
+    nodes += f" (job {attempt.cluster_job})" if nodes and attempt.cluster_job else ""
     return f"{ran}{f' on {nodes}' if nodes else ''}: {failure_text(attempt.error)}"
 
 

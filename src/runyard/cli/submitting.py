@@ -225,12 +225,18 @@ def _wait(scope: Scope, record: RunRecord, *, follow: bool) -> RunRecord:
 
 @click.command()
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give up what is on a cluster that does not answer; it may still run there.",
+)
 @workspace_options
 @json_option
 @click.pass_context
 def cancel(
     context: click.Context,
     run_names: tuple[str, ...],
+    force: bool,
     workspace: str | None,
     every: bool,
     as_json: bool,
@@ -250,7 +256,11 @@ def cancel(
     for run in runs:
         try:
             record = scope.client.request(
-                "POST", f"{run_path(run.id)}/cancel", answer=RunRecord, safe_to_repeat=True
+                "POST",
+                f"{run_path(run.id)}/cancel",
+                query={"force": force or None},
+                answer=RunRecord,
+                safe_to_repeat=True,
             )
         except RunyardError as error:
             refused = True

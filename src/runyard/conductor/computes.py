@@ -28,7 +28,7 @@ from runyard.domain.runs import LOCAL, RunKind, RunRecord, ScriptSpec, plural
 from runyard.domain.states import ACTIVE
 from runyard.domain.workspaces import WorkspaceRecord
 from runyard.engines.base import Capabilities
-from runyard.planning.node_environments import spec_for_nodes
+from runyard.planning.node_environments import spec_for_nodes, without_wish_for_container
 from runyard.planning.pools import is_over
 from runyard.planning.sizes import SIZES, Share, find_size, share_out
 from runyard.stores.base import Store, Where, find_all
@@ -37,6 +37,15 @@ from runyard.stores.base import Store, Where, find_all
 def compute_id(workspace: WorkspaceRecord, name: str) -> str:
     """The id follows from the names, so that there is one of a name, whoever else makes it."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{workspace.id}/computes/{name.lower()}"))
+
+
+def has_compute(store: Store, workspace: WorkspaceRecord, name: str) -> bool:
+    """Whether there is a target of that name."""
+    try:
+        store.records.get(ComputeRecord, compute_id(workspace, name))
+    except NotFound:
+        return False
+    return True
 
 
 def load_compute(store: Store, workspace: WorkspaceRecord, name: str) -> ComputeRecord:
@@ -82,10 +91,11 @@ def create_compute(
     machine: Machine,
     now: datetime,
     engine: EngineRef | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> ComputeRecord:
     """Make a target whose nodes come from that engine, by default from this machine.
 
-    One of that name and size gets the new scale, as v1 did it.
+    One of that name and size gets the new scale, as v1 did it, and what opens its cluster now.
     """
     check_compute_name(name)
     check_scale(spec.min_nodes, spec.max_nodes, spec.idle_seconds)
@@ -106,7 +116,7 @@ def create_compute(
         description=spec.description,
         tags=spec.tags,
         details=spec.details,
-        warnings=share.warnings,
+        warnings=(*share.warnings, *_scale_warnings(spec, engine), *warnings),
         allocation_since=now,
         engine=engine,
         resources=None if engine is None else resources_of(size),
@@ -125,7 +135,28 @@ def create_compute(
     patch = ComputePatch(
         min_nodes=spec.min_nodes, max_nodes=spec.max_nodes, idle_seconds=spec.idle_seconds
     )
+    if engine is not None:
+        change(store, there.id, lambda found: _opened_by(found, engine))
     return update_compute(store, workspace, there.name, patch, machine, now)
+
+
+def _opened_by(record: ComputeRecord, engine: EngineRef) -> ComputeRecord:
+    """The target with what opens its cluster now, if it is that cluster."""
+    there = record.engine
+    if there is None or (there.kind, there.options) != (engine.kind, engine.options):
+        return record
+    return msgspec.structs.replace(record, engine=engine)
+
+
+def _scale_warnings(spec: ComputeSpec, engine: EngineRef | None) -> tuple[str, ...]:
+    """Words for who sets a scale that means nothing on a cluster elsewhere."""
+    usual = ComputeSpec(max_nodes=0)
+    if engine is None or (spec.min_nodes, spec.idle_seconds) == (0, usual.idle_seconds):
+        return ()
+    return (
+        f"min_nodes and idle_seconds are kept, but mean nothing: nodes come from {engine.kind}, "
+        "which keeps them by itself.",
+    )
 
 
 def attach_compute(
@@ -184,7 +215,7 @@ def plan_attached(
 ) -> ComputeRecord:
     """The record of a cluster that is to be attached, its secrets sealed; `Invalid` if wrong."""
     check_compute_name(name)
-    check_scale(0, spec.max_nodes, 0)
+    _check_attached_scale(name, spec.max_nodes)
     asked = spec.resources
     for what, value, least in (
         ("cores", asked.cores, 1),
@@ -210,6 +241,11 @@ def plan_attached(
         attached=True,
         resources=asked,
     )
+
+
+def asked_of(spec: ComputeSpec) -> NodeResources:
+    """What each node of a target must have that is to be made."""
+    return resources_of(find_size(spec.vm_size))
 
 
 def resources_of(size: VmSize) -> NodeResources:
@@ -247,15 +283,33 @@ def update_compute(
         given = {key: value for key, value in msgspec.structs.asdict(patch).items()
                  if value is not None}  # fmt: skip
         changed = msgspec.structs.replace(record, **given)
+        if record.attached:
+            _check_attached_scale(name, changed.max_nodes, patch)
         check_scale(changed.min_nodes, changed.max_nodes, changed.idle_seconds)
         if changed == record:
             return record
         share = _share(record.size, changed.max_nodes, machine, record.engine)
+        warnings = share.warnings if record.engine is None else record.warnings
         return msgspec.structs.replace(
-            changed, modified=now, node_cores=share.cores, warnings=share.warnings
+            changed, modified=now, node_cores=share.cores, warnings=warnings
         )
 
     return change(store, load_compute(store, workspace, name).id, how)
+
+
+def _check_attached_scale(
+    name: str, max_nodes: int | None, patch: ComputePatch | None = None
+) -> None:
+    if max_nodes is not None and max_nodes < 1:
+        raise Invalid(
+            f"max_nodes={max_nodes} leaves no node of '{name}' to any run.",
+            fix="Give 1 or more, or nothing: then runs take what the cluster gives.",
+        )
+    if patch is not None and (patch.min_nodes or patch.idle_seconds is not None):
+        raise Invalid(
+            f"Of '{name}' only max_nodes can be changed.",
+            why="It is an attached cluster, which keeps its nodes by itself.",
+        )
 
 
 def change(store: Store, id: str, how: Callable[[ComputeRecord], ComputeRecord]) -> ComputeRecord:
@@ -280,7 +334,8 @@ def delete_compute(store: Store, workspace: WorkspaceRecord, name: str) -> None:
         raise Conflict(
             f"Compute target '{record.name}' is in use.",
             why=f"{plural(len(active), 'unfinished run')} on it, or waiting for it: {some}.",
-            fix=f"Wait until they are over, or stop them with: runyard cancel {active[0].id}",
+            fix=f"Wait until they are over, or stop them with: runyard cancel {active[0].id}"
+            + _way_out(record),
         )
     while True:
         try:
@@ -290,6 +345,16 @@ def delete_compute(store: Store, workspace: WorkspaceRecord, name: str) -> None:
             record = store.records.get(ComputeRecord, record.id)
         except NotFound:
             return
+
+
+def _way_out(record: ComputeRecord) -> str:
+    """What to do where the cluster may never answer again."""
+    if record.engine is None:
+        return ""
+    return (
+        ". If its cluster does not come back, give them up with: "
+        f"runyard compute rm --force {record.name}"
+    )
 
 
 def clear_workspace(store: Store, workspace: WorkspaceRecord) -> None:
@@ -310,11 +375,29 @@ def target_name(run: RunRecord) -> str:
     return run.spec.script.target if run.spec.script is not None else ""
 
 
+def is_elsewhere(store: Store, workspace: WorkspaceRecord, run: RunRecord) -> bool:
+    """True if the run's nodes are a cluster's, not this machine's."""
+    try:
+        found = store.records.get(ComputeRecord, compute_id(workspace, target_name(run)))
+    except NotFound:
+        return False
+    return found.engine is not None
+
+
+# Raises if a cluster will never have so many nodes of that kind.
+CheckRoom = Callable[[EngineRef, int, NodeResources | None], None]
+
+
+def any_room(engine: EngineRef, nodes: int, each: NodeResources | None) -> None:
+    """Take for granted that there is room."""
+
+
 def check_target(
     store: Store,
     workspace: WorkspaceRecord,
     script: ScriptSpec,
     capabilities_of: Callable[[EngineRef | None], Capabilities],
+    check_room: CheckRoom = any_room,
 ) -> None:
     """Refuse a run whose target does not exist, is too small for it, or cannot do what it needs."""
     nodes, target = script.launcher.nodes, script.target
@@ -330,6 +413,8 @@ def check_target(
             f"--max-nodes {nodes}",
         )
     _check_abilities(script, compute.name, capabilities_of(compute.engine), compute.resources)
+    if compute.engine is not None:
+        check_room(compute.engine, nodes, compute.resources)
 
 
 def _check_abilities(
@@ -351,11 +436,5 @@ def _check_abilities(
         )
     if not can.shared_folder:
         spec_for_nodes(script.environment)
-    elif script.environment.docker and not can.one_machine and not can.containers:
-        raise Unsupported(
-            f"The environment '{script.environment.name}' asks for a container, which "
-            f"'{target}' cannot run.",
-            why="Its image is on the server's machine, and the nodes of this cluster do not have "
-            "it.",
-            fix="Set docker.enabled to False: the packages are then used without a container.",
-        )
+    elif not can.one_machine and not can.containers:
+        without_wish_for_container(script.environment)

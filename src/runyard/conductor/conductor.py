@@ -19,24 +19,25 @@ import msgspec
 from runyard.conductor import runs
 from runyard.conductor.changes import Changes
 from runyard.conductor.children import Children
-from runyard.conductor.engine_book import THIS_MACHINE, EngineBook, Job, pending_words
+from runyard.conductor.engine_book import AWAY, THIS_MACHINE, EngineBook, Job
 from runyard.conductor.job_plans import JobPlans
 from runyard.conductor.leaving import Leaving
 from runyard.conductor.node_builder import builders_for
 from runyard.conductor.pools import Pools
 from runyard.conductor.preparing import Prepared, Preparing
+from runyard.conductor.whereabouts import Whereabouts
 from runyard.domain.compute import EngineRef, Machine, NodeResources
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.errors import NotFound, RunyardError, Stale, Unavailable
 from runyard.domain.runs import RunError, RunKind, RunRecord
-from runyard.domain.states import ACTIVE, RunState
+from runyard.domain.states import RunState
 from runyard.engines.base import Capabilities, Engine, JobId, JobPhase, JobStatus, NodeGroup, Opener
 from runyard.environments.base import Builder, builder_for
 from runyard.planning import lifecycle
 from runyard.planning.job import job_key
 from runyard.planning.pools import Start
 from runyard.settings import Settings
-from runyard.stores.base import Store, Where, find_all
+from runyard.stores.base import Store
 from runyard_runtime import bundle, wire
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,6 @@ POLL_SECONDS = 1.0
 WAKES_AT_ONCE = 200  # runs that are looked after before jobs are looked at again
 # Runs that come into line are stored together, but not so many that a submit has to wait for them.
 SAVES_AT_ONCE = 16
-
-_AWAY = "its cluster cannot be reached now"  # what a run waits for then
 
 S = RunState
 
@@ -86,6 +85,7 @@ class Conductor:
         )
         self._children = Children(store, changes, now)
         self._pools = Pools(store, settings.slots, machine, now, self.wake, self._book.trouble)
+        self._whereabouts = Whereabouts(store, self._pools, changes)
         self._lock = threading.Lock()  # guards the next against readers of other threads
         self._busy: dict[str, Job | None] = {}  # runs that were started
         self._remarks: dict[str, tuple[str, ...]] = {}  # for the build logs of runs that wait
@@ -148,10 +148,8 @@ class Conductor:
 
     def _describe_start(self, run: RunRecord) -> RunRecord:
         with self._lock:
-            job = self._busy.get(run.id) if run.state is S.STARTING else None
-        if job is None or job.engine == THIS_MACHINE:
-            return run
-        words = pending_words(self._book.status(job), job.engine)
+            job = self._busy.get(run.id)
+        words = self._book.waiting_words(run, job)
         return msgspec.structs.replace(run, waiting=words) if words else run
 
     # ---- the loop ----------------------------------------------------------------------------
@@ -207,11 +205,11 @@ class Conductor:
     def _recovered(self) -> bool:
         """Take up what an earlier server left; False if that could not be read right now."""
         try:
-            found = self._load_unfinished()
+            found = runs.load_unfinished(self._store)
             jobs = self._book.local_jobs()
             self._children.end_orphans()
             self._hold_nodes(found)
-            for ref in self._pools.engines():
+            for ref in (*self._pools.engines(), *self._book.left_behind()):
                 self._book.key_of(ref)
         except Exception:  # nothing may start before this is known
             log.exception("unfinished runs cannot be taken up yet")
@@ -253,15 +251,6 @@ class Conductor:
             if lifecycle.has_job(run) and run.spec.kind is not RunKind.SERVICE:
                 self._pools.hold(run)
         self._pools.settle()
-
-    def _load_unfinished(self) -> list[RunRecord]:
-        return [
-            run
-            for kind in (RunKind.SERVICE, RunKind.SCRIPT)
-            for run in list(
-                find_all(self._store.records, RunRecord, Where(states=ACTIVE, kind=kind))
-            )[::-1]
-        ]
 
     def _step(self, run_id: str) -> None:
         """Do what the run's state asks for. Doing it again is harmless."""
@@ -428,7 +417,7 @@ class Conductor:
                 self._fail_start(run, RunError(code="EngineFailed", message=str(error)))
                 return
             self._stumbled.add(run.id)  # so it is tried again
-            waiting = f"{_AWAY}: {error.what}"
+            waiting = f"{AWAY}: {error.what}"
             if run.waiting != waiting:
                 self._save(msgspec.structs.replace(run, waiting=waiting))
             return
@@ -449,10 +438,10 @@ class Conductor:
             # Its agent may be quicker: that attempt may be over by now.
             if now.attempt != run.attempt:
                 return now
-            waiting = "" if now.waiting.startswith(_AWAY) else now.waiting
+            waiting = "" if now.waiting.startswith(AWAY) else now.waiting
             return msgspec.structs.replace(now, job=str(job.id), waiting=waiting)
 
-        if run.job != job.id or run.waiting.startswith(_AWAY):
+        if run.job != job.id or run.waiting.startswith(AWAY):
             runs.change(self._store, run.id, keep_job)
 
     def _begin(self, run: RunRecord) -> Job | None:
@@ -500,18 +489,18 @@ class Conductor:
     def _poll(self) -> None:
         """Look at all jobs, each engine's in one round trip, and deal with those that ended."""
         for engine, ids in self._book.kept():
-            self._end_strays(engine, ids, self._load_unfinished())
+            self._end_strays(engine, ids, runs.load_unfinished(self._store))
         with self._lock:
             jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
-        hosts: dict[str, Sequence[str]] = {}
+        seen: dict[str, tuple[Job, JobStatus]] = {}
         for job, status in self._book.look({*jobs, *self._leaving}):
             if job in self._leaving:
                 self._leaving.look(job, status)
             elif status.phase in (JobPhase.EXITED, JobPhase.GONE):
                 self._guarded(self._judge, jobs[job], status)
-            elif status.hosts:
-                hosts[jobs[job]] = status.hosts
-        self._pools.name_hosts(hosts)
+            elif job.engine != THIS_MACHINE:
+                seen[jobs[job]] = (job, status)
+        self._guarded(lambda: self._whereabouts.see(seen))
         with self._lock:
             jobs = {job: run_id for run_id, job in self._busy.items() if job is not None}
         self._book.ask({*jobs, *self._leaving}, self._pools.engines())

@@ -2,12 +2,15 @@
 
 This machine answers at once and is asked in the caller's thread. A cluster may be slow or away, so
 each is asked by a *desk*, a thread of its own that makes one call after the other; what it learns
-is picked up at the next look. A cluster that cannot be reached fails nobody: its jobs are simply
-not heard of, its trouble is put in words, and it is tried again.
+is picked up at the next look. Ending what is left of jobs takes seconds each, so that has another
+thread. A cluster that cannot be reached fails nobody: its jobs are simply not heard of, its trouble
+is put in words, and it is tried again.
 """
 
+import contextlib
 import hashlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -18,15 +21,18 @@ from typing import NamedTuple
 import msgspec
 
 from runyard.data.sealing import redact, unseal
-from runyard.domain.compute import EngineRef
+from runyard.domain.compute import EngineRef, NodeResources
 from runyard.domain.errors import (
     Denied,
     EngineFailed,
+    Invalid,
     RunyardError,
     TimedOut,
     Unavailable,
     Unsupported,
 )
+from runyard.domain.runs import RunRecord
+from runyard.domain.states import RunState
 from runyard.engines.base import (
     Capabilities,
     Engine,
@@ -36,11 +42,16 @@ from runyard.engines.base import (
     NodeGroup,
     Opener,
 )
+from runyard_runtime.job_folder import write_atomically
 
 log = logging.getLogger(__name__)
 
 THIS_MACHINE = ""  # the key of the engine that is always there
 RETRY_SECONDS = 3.0  # how long a cluster that could not be reached is left alone
+ROOM_SECONDS = 60.0  # how long a cluster is not asked again whether such nodes exist
+QUIET_SECONDS = 30.0  # between two looks at a cluster that has no job of ours
+LEFT_BEHIND_SECONDS = 7 * 86400.0  # that jobs are looked for on a cluster without a target
+AWAY = "its cluster cannot be reached now"  # what a run waits for then
 
 _AWAY = (Unavailable, Denied, TimedOut)  # it cannot be used now; nothing follows for its jobs
 
@@ -86,17 +97,32 @@ class EngineBook:
         """What the engine can do; `Unsupported` if there is no such engine."""
         return self._local.capabilities if ref is None else self._desk(ref).engine.capabilities
 
-    def check(self, ref: EngineRef) -> None:
-        """Ask the cluster whether it takes jobs as configured; raises what is wrong, in words."""
+    def check(self, ref: EngineRef, nodes: int = 1, each: NodeResources | None = None) -> None:
+        """Ask the cluster whether it takes jobs, of so many such nodes; raises what is wrong."""
         secrets = unseal(ref.secret, self._secret, of=f"the {ref.kind} cluster")
         engine = self._open(ref, secrets)
         try:
-            engine.check()
+            engine.check(NodeGroup(key="trial", plan=b"{}", nodes=nodes, resources=each))
         except _AWAY as error:  # it is the cluster that is away or refuses, not this server
             told = _without(error, secrets.values())
             raise EngineFailed(told.what, why=told.why, fix=told.fix) from None
         except RunyardError as error:
             raise _without(error, secrets.values()) from None
+
+    def check_room(self, ref: EngineRef, nodes: int, each: NodeResources | None) -> None:
+        """Raise if the cluster will never have such nodes; one that cannot be asked may have."""
+        desk = self._desk(ref)
+        asked = (nodes, each)
+        now = time.monotonic()
+        if desk.trouble or desk.engine.capabilities.autoscale or desk.has_room.get(asked, 0) > now:
+            return
+        try:
+            desk.engine.check(NodeGroup(key="trial", plan=b"{}", nodes=nodes, resources=each))
+        except (Unsupported, Invalid) as error:
+            raise _without(error, desk.secrets.values()) from None
+        except RunyardError:
+            return  # it may pass; if it does not, the run is told
+        desk.has_room[asked] = now + ROOM_SECONDS
 
     def trouble(self, ref: EngineRef | None) -> str:
         """Why the engine cannot be used now, in words; empty: it can."""
@@ -107,12 +133,35 @@ class EngineBook:
         except RunyardError as error:
             return error.what
 
-    def status(self, job: Job) -> JobStatus | None:
-        """What was heard of the job last; None: nothing, or it is on this machine."""
-        desk = self._desks.get(job.engine)
-        return desk.statuses.get(job.id) if desk is not None else None
+    def waiting_words(self, run: RunRecord, job: Job | None) -> str:
+        """What a run waits for that a cluster has, in words; empty: nothing there holds it up."""
+        desk = self._desks.get(job.engine) if job is not None else None
+        if desk is None or job is None:
+            return ""
+        trouble = desk.trouble.rstrip(".")
+        if run.state is RunState.CANCEL_REQUESTED and trouble:
+            return (
+                f"its cluster cannot be reached: {trouble}; it is ended as soon as it can be "
+                f"(runyard cancel --force {run.id} gives it up)"
+            )
+        if run.state is not RunState.STARTING:
+            return ""
+        if trouble:
+            return f"{AWAY}: {desk.trouble}"
+        return pending_words(desk.statuses.get(job.id), desk.engine.name.capitalize())
 
     # ---- for the conductor ---------------------------------------------------------------------
+
+    def left_behind(self) -> list[EngineRef]:
+        """Clusters whose targets are gone, where an earlier server may have left jobs.
+
+        They are asked once they can be reached, and then forgotten.
+        """
+        return [
+            ref
+            for path in sorted(self._folder.glob("*.json"))
+            if (ref := _read_ref(path)) is not None
+        ]
 
     def key_of(self, ref: EngineRef | None) -> str:
         """The engine's key; from now on it is asked for its jobs, if it can be."""
@@ -161,14 +210,17 @@ class EngineBook:
         with twice. Who has no job and is not `used` by a target is asked nothing any more.
         """
         sorted_out = _by_engine(jobs)
-        needed = {engine_key(ref) for ref in used} | set(sorted_out)
+        have_targets = {engine_key(ref) for ref in used}
         for key, desk in list(self._desks.items()):
-            if key in needed:
+            self._mark(desk, has_target=key in have_targets)
+            is_over = desk.has_listed or _read_ref(self._path(key)) is None
+            if not desk.is_left or key in sorted_out or desk.is_busy or not is_over:
                 desk.ask(sorted_out.get(key, []))
-            elif not desk.is_busy:
-                with self._lock:
-                    del self._desks[key]
-                desk.close()
+                continue
+            with self._lock:
+                del self._desks[key]
+            desk.close()
+            self._path(key).unlink(missing_ok=True)
 
     def kept(self) -> list[tuple[str, Sequence[JobId]]]:
         """What engines keep from before this server's time, of each once."""
@@ -199,8 +251,7 @@ class EngineBook:
         elif (desk := self._desks.get(job.engine)) is None:
             failed()
         else:
-            desk.statuses.pop(job.id, None)
-            desk.call(lambda: _remove(desk.engine, job.id, done, failed), unless_away=failed)
+            desk.remove(job.id, done, failed)
 
     def close(self) -> None:
         """Ask nobody any more; calls that are on their way are left alone."""
@@ -219,7 +270,29 @@ class EngineBook:
             elif secrets != desk.secrets:
                 desk.replace(self._open(ref, secrets), secrets)
             desk.sealed.add(ref.secret)  # the same is never sealed to the same text twice
+            self._write_ref(ref)
             return desk
+
+    def _write_ref(self, ref: EngineRef) -> None:
+        """Have a next server know of the cluster, whatever becomes of its targets."""
+        path = self._path(engine_key(ref))
+        if _read_ref(path) == ref:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(str(path), msgspec.json.encode(ref))
+        except OSError as error:
+            log.warning("%s cannot be written: %s", path, error)
+
+    def _mark(self, desk: "_Desk", *, has_target: bool) -> None:
+        """Note whether a cluster has a target; since when not, is kept in its file's time."""
+        if not has_target and not desk.is_left:
+            with contextlib.suppress(OSError):
+                os.utime(self._path(desk.key))
+        desk.is_left = not has_target
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
 
     def _open(self, ref: EngineRef, secrets: Mapping[str, str]) -> Engine:
         opener = self._openers.get(ref.kind)
@@ -232,7 +305,7 @@ class EngineBook:
 
 
 class _Desk:
-    """Asks one engine, one call after the other, in a thread that dies with the process."""
+    """Asks one engine, one call after the other, in threads that die with the process."""
 
     def __init__(self, key: str, engine: Engine, secrets: Mapping[str, str]) -> None:
         self.key = key
@@ -240,43 +313,50 @@ class _Desk:
         self.secrets = secrets
         self.sealed: set[str] = set()  # texts that are known to hold them, or older ones
         self.trouble = ""
+        self.is_left = False  # no target is of this cluster any more
+        # Until when, by the monotonic clock, it is taken for granted that such nodes exist.
+        self.has_room: dict[tuple[int, NodeResources | None], float] = {}
         self.statuses: dict[JobId, JobStatus] = {}
         self.starting: set[JobId] = set()
         self.started: dict[JobId, JobId | Exception] = {}
         self._left_alone_until = 0.0  # by the monotonic clock
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls = _Line(f"engine {key}")
+        self._removals = _Line(f"engine {key}, removals")
         self._lock = threading.Lock()
         self._news: dict[JobId, JobStatus] = {}
         self._kept: Sequence[JobId] | None = None
-        self._has_listed = False
+        self.has_listed = False
+        self._quiet_until = time.monotonic() + QUIET_SECONDS
         self._is_asked = False
         self._to_stop: dict[JobId, None] = {}
-        threading.Thread(target=self._work, name=f"engine {key}", daemon=True).start()
 
     def replace(self, engine: Engine, secrets: Mapping[str, str]) -> None:
         """The same cluster is opened by another secret now."""
         self.engine, self.secrets = engine, secrets
         self._left_alone_until = 0.0
 
-    def call(self, act: Callable[[], None], *, unless_away: Callable[[], None]) -> None:
-        """Do something when its turn comes, or the other thing if the cluster is away then."""
+    def remove(self, job: JobId, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """End and forget a job when its turn comes; `failed` if the cluster is away then."""
+        self.statuses.pop(job, None)
 
-        def guarded() -> None:
+        def act() -> None:
             if time.monotonic() < self._left_alone_until:
-                unless_away()
+                failed()
             else:
-                act()
+                _remove(self.engine, job, done, failed, self.secrets.values())
 
-        self._calls.put(guarded)
+        self._removals.put(act)
 
     def close(self) -> None:
         """Make no further calls."""
         self._calls.put(None)
+        self._removals.put(None)
 
     @property
     def is_busy(self) -> bool:
         """True if something is still to be done or told."""
-        return bool(self._is_asked or self.starting or self.started or not self._calls.empty())
+        is_due = self._is_asked or self.starting or self.started
+        return bool(is_due or self._calls.is_busy or self._removals.is_busy)
 
     def start(self, group: NodeGroup, done: Callable[[], None]) -> None:
         """Start a group; how that went is in `started` when `done` is called."""
@@ -307,13 +387,16 @@ class _Desk:
 
     def ask(self, jobs: Sequence[JobId]) -> None:
         """Ask how those jobs are; what is not answered yet is not asked again."""
-        if self._is_asked or not (jobs or self.trouble or not self._has_listed or self._to_stop):
+        is_due = bool(jobs or self.trouble or not self.has_listed or self._to_stop)
+        is_quiet = not is_due and time.monotonic() >= self._quiet_until
+        if self._is_asked or not (is_due or is_quiet):
             return
         self._is_asked = True
+        self._quiet_until = time.monotonic() + QUIET_SECONDS
 
         def act() -> None:
             try:
-                self._guarded(lambda: self._ask(jobs))
+                self._guarded(self._see_that_it_is_there if is_quiet else lambda: self._ask(jobs))
             finally:
                 self._is_asked = False
 
@@ -333,35 +416,46 @@ class _Desk:
 
     # ---- in its own thread -------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (act := self._calls.get()) is not None:
-            try:
-                act()
-            except Exception:  # the desk's own edge
-                log.exception("%s: a call failed by a bug", self.key)
-
     def _ask(self, jobs: Sequence[JobId]) -> None:
-        if self.trouble:
+        # A poll that is answered says enough. Whether it would take another job is no reason not
+        # to hear of those it has, so that is asked only where there is none.
+        if self.trouble and not jobs:
             self.engine.check()
-        if not self._has_listed:
+        if not self.has_listed:
             kept = self.engine.jobs()
             with self._lock:
-                self._kept, self._has_listed = kept, True
-        self._stop_all()
+                self._kept, self.has_listed = kept, True
         found = dict(self.engine.poll(jobs)) if jobs else {}
         with self._lock:
             self._news |= found
-        known = {id: one for id, one in self.statuses.items() if id in self.starting}
+        known = {id: one for id, one in dict(self.statuses).items() if id in self.starting}
         self.statuses = {**known, **found}
         if self.trouble:
             log.warning("%s can be used again", self.key)
             self.trouble = ""
+        self._stop_all()
+
+    def _see_that_it_is_there(self) -> None:
+        """Nobody has a job there, so nobody else would notice."""
+        try:
+            self.engine.check()
+        except _AWAY:
+            raise
+        except RunyardError as error:  # it answers, and that is enough; a run is told the rest
+            log.info("%s: %s", self.key, _without(error, self.secrets.values()))
 
     def _stop_all(self) -> None:
+        """Stop what is to be stopped; one that cannot be keeps no other from it."""
         for job in list(self._to_stop):
-            self.engine.stop(job)
-            with self._lock:
-                self._to_stop.pop(job, None)
+            try:
+                self.engine.stop(job)
+            except _AWAY:
+                raise
+            except RunyardError as error:  # it is tried again after the next poll
+                log.warning("job %s: %s", job, _without(error, self.secrets.values()))
+            else:
+                with self._lock:
+                    self._to_stop.pop(job, None)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         if time.monotonic() < self._left_alone_until:
@@ -386,16 +480,51 @@ class _Desk:
         return Unavailable(said)
 
 
+class _Line:
+    """A thread that makes one call after the other, and dies with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._left = 0  # calls that are not over; the thread takes off, others put on
+        self._lock = threading.Lock()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def put(self, call: Callable[[], None] | None) -> None:
+        """Have a call made when its turn comes; None: no further ones."""
+        with self._lock:
+            self._left += 1
+        self._calls.put(call)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a call is made or waits for its turn."""
+        return self._left > 0
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except Exception:  # the thread's own edge
+                log.exception("%s: a call failed by a bug", self._name)
+            with self._lock:
+                self._left -= 1
+
+
 def _remove(
-    engine: Engine, job: JobId, done: Callable[[], None], failed: Callable[[], None]
+    engine: Engine,
+    job: JobId,
+    done: Callable[[], None],
+    failed: Callable[[], None],
+    secrets: Iterable[str] = (),
 ) -> None:
     try:
         engine.kill(job)  # whatever became of its agent, nothing is left behind
     except Exception as error:
         failed()  # once more, soon: what may still run must not meet a next attempt
-        if not isinstance(error, EngineFailed):
+        if not isinstance(error, RunyardError):
             raise
-        log.warning("job %s: %s", job, error)
+        log.warning("job %s: %s", job, _without(error, secrets))
         return
     try:
         engine.forget(job)
@@ -418,9 +547,20 @@ def _without(error: RunyardError, secrets: Iterable[str]) -> RunyardError:
     )
 
 
-def pending_words(status: JobStatus | None, engine: str) -> str:
+def _read_ref(path: Path) -> EngineRef | None:
+    """The cluster that a file names; None if there is none, or it is from long ago."""
+    try:
+        if time.time() - path.stat().st_mtime > LEFT_BEHIND_SECONDS:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=EngineRef)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def pending_words(status: JobStatus | None, name: str) -> str:
     """What a run waits for that its cluster has but does not run yet; empty if that is not so."""
-    if status is None or status.phase is not JobPhase.PENDING:
+    if status is None or status.phase not in (JobPhase.PENDING, JobPhase.ACTIVE):
         return ""
-    name = engine.partition("-")[0].capitalize()
+    if status.phase is JobPhase.ACTIVE:
+        return f"is starting on {name}: {status.detail}" if status.detail else ""
     return f"waits in the line of {name}" + (f": {status.detail}" if status.detail else "")

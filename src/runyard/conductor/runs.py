@@ -35,7 +35,7 @@ from runyard.domain.runs import (
     Submission,
     process_names,
 )
-from runyard.domain.states import TERMINAL, RunState
+from runyard.domain.states import ACTIVE, TERMINAL, RunState
 from runyard.domain.workspaces import (
     ExperimentRecord,
     WorkspaceRecord,
@@ -45,7 +45,7 @@ from runyard.domain.workspaces import (
 from runyard.engines.base import Capabilities
 from runyard.planning import lifecycle
 from runyard.planning.sizes import crowding
-from runyard.stores.base import Store, Where
+from runyard.stores.base import Store, Where, find_all
 from runyard_runtime import launchers
 
 
@@ -245,6 +245,26 @@ def change(store: Store, run_id: str, how: Callable[[RunRecord], RunRecord]) -> 
 def cancel(store: Store, run_id: str, now: datetime) -> RunRecord:
     """Ask for the run's end; a run that is over stays as it is."""
     return change(store, run_id, lambda run: lifecycle.request_cancel(run, now))
+
+
+def give_up(store: Store, run_id: str, now: datetime) -> RunRecord:
+    """End the run here without waiting for its cluster; on this machine it is just canceled."""
+
+    def how(run: RunRecord) -> RunRecord:
+        workspace = load_workspace(store, run.spec.workspace)
+        is_elsewhere = computes.is_elsewhere(store, workspace, run)
+        return (lifecycle.give_up if is_elsewhere else lifecycle.request_cancel)(run, now)
+
+    return change(store, run_id, how)
+
+
+def load_unfinished(store: Store) -> list[RunRecord]:
+    """Every run that the platform has something to do for: services first, then as they came."""
+    return [
+        run
+        for kind in (RunKind.SERVICE, RunKind.SCRIPT)
+        for run in list(find_all(store.records, RunRecord, Where(states=ACTIVE, kind=kind)))[::-1]
+    ]
 
 
 def complete(store: Store, run_id: str, now: datetime) -> RunRecord:

@@ -55,6 +55,7 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cores: int | None = None  # None: all that the machine has
     gpus: tuple[str, ...] | None = None  # None: all; empty: none
+    host: str = ""  # its name where it is; empty: not known, or this machine
 
 
 class NodeState(StrEnum):

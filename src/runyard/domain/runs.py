@@ -103,6 +103,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     error: RunError
     nodes: tuple[NodeUse, ...] = ()
     job: str | None = None  # the engine's id of it
+    cluster_job: str = ""  # what the cluster itself called it
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +128,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     attempts: tuple[Attempt, ...] = ()  # those before the present one, in order
     job: str | None = None  # the engine's id of the running incarnation
+    cluster_job: str = ""  # what its cluster calls that: a number of Slurm, a name of Ray
     environment: EnvironmentUse | None = None
     nodes: tuple[NodeUse, ...] = ()  # where it works, or worked last
     takeovers: int = 0  # how often a lost agent was replaced, of late

@@ -35,6 +35,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     # is over. Without it another agent may be started in the same place.
     node_lost: bool = False
     hosts: tuple[str, ...] = ()  # where its nodes are, in order; empty: the engine does not say
+    name: str = ""  # what the cluster itself calls the job, for people; empty: nothing
+    # With GONE or EXITED: the code of the run's error, where the engine knows why there is no
+    # agent (its node's disk is full, …); empty: the node was lost. See `runyard_runtime.remote`.
+    code: str = ""
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +63,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     containers: bool = False
     shared_folder: bool = False  # all nodes of a job see the same job folder
     gpus: bool = False
-    autoscale: bool = False
+    # Its nodes find the server wherever it listens: they are on its machine, or are told where.
+    finds_server: bool = False
+    autoscale: bool = False  # it may get nodes that it has not now: what fits nowhere waits
 
 
 class Engine(Protocol):
@@ -74,8 +80,11 @@ class Engine(Protocol):
     name: str
     capabilities: Capabilities
 
-    def check(self) -> None:
-        """Ask the cluster whether it takes jobs as configured; raises what is wrong, in words."""
+    def check(self, trial: NodeGroup | None = None) -> None:
+        """Ask the cluster whether it takes jobs as configured; raises what is wrong, in words.
+
+        With a `trial`, whether it would ever have nodes for that group; its plan is not looked at.
+        """
 
     def start(self, group: NodeGroup) -> JobId:
         """Start the group; the job's id is the group's key, so that it is known beforehand.

@@ -65,7 +65,7 @@ class LocalEngine:
             gpus=Path("/dev/nvidiactl").exists(),
         )
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         """This machine takes jobs as it is."""
 
     def start(self, group: NodeGroup) -> JobId:

@@ -2,27 +2,26 @@
 
 Nothing of Ray is imported here, so server and cluster may be of any two versions. What runs on the
 cluster is the text of `ray_driver`, see there; agents fetch all else from the server.
-
-Options: `address` (that of the dashboard), `autoscale` ("true": Ray adds nodes when they are
-needed), `python` (what runs the driver; "python"), `place_seconds` (how long nodes are waited
-for), `url` (the server as nodes reach it, where that differs), `node_folder`. Secret: `token`.
 """
 
 import base64
+import functools
 import json
 import logging
 import re
+import shlex
 import threading
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from runyard.domain.errors import Denied, EngineFailed, Invalid, Unavailable, Unsupported
+from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unsupported
 from runyard.engines.base import (
     Capabilities,
     JobId,
@@ -31,7 +30,8 @@ from runyard.engines.base import (
     NodeGroup,
     NodeResources,
 )
-from runyard.engines.ray_driver import STATE
+from runyard.engines.ray_api import RayApi
+from runyard.engines.ray_driver import STATE, STOP_SECONDS, TOKEN
 from runyard_runtime import job_folder, remote
 
 log = logging.getLogger(__name__)
@@ -40,18 +40,42 @@ _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _OWNER = "runyard_owner"  # the key of the metadata that says whose job it is
 _NAME = "runyard_job"
 _NEED = "runyard_need"
+_SINCE = "runyard_since"  # when we submitted it, by our clock: that of Ray's head may be wrong
 _ENTRYPOINT = (
     " -c 'import os, sys, zlib, base64; "
     'text = zlib.decompress(base64.b64decode(os.environ["RUNYARD_RAY_DRIVER"])).decode(); '
     "exec(text); sys.exit(main(text))'"
 )
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
-_PLACE_SECONDS = 600.0  # Ray gives up by itself after 900
+_SOON_SECONDS = 2.0  # what a cluster lacks for so long is worth a word
+_STARTING_SECONDS = 10.0  # Ray takes that long to start a job; only then is it said to wait
 _STOP_SECONDS = 3600  # what Ray leaves a job that was stopped; ours ends before, or is killed
+_ORPHAN_SECONDS = STOP_SECONDS + 15.0  # when a driver is gone: until its guards have ended all
+_SETTLE_SECONDS = 5.0  # Ray's own watch of a job ends a bit later, and revives what is deleted
+_KEEP_SECONDS, _KEEP_MOST = 600.0, 20  # jobs that are over are in Ray's list for people to see
 _KILL_SECONDS, _LET_GO_SECONDS = 20.0, 5.0
 _LOOK_SECONDS = 0.05
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+_NOTE = ".kill"
+_NOT_PLACED = ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "JOB_SUPERVISOR_ACTOR_START_FAILURE")
 _TAIL = 2000
+
+
+Nodes = Sequence[Mapping[str, float]]  # what each node of the cluster has in all
+
+
+class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cluster is reached and used."""
+
+    address: str  # of the dashboard
+    autoscale: bool = False  # Ray adds nodes when they are needed
+    # How long nodes are waited for that the cluster does not have; for a turn, without end.
+    place_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    python: str = "python"  # the command that runs our program there; for several nodes it has Ray
+    url: str = ""  # the server as nodes reach it, where that differs
+    # How long a node that comes up tries to reach it: the commonest mistake is a wrong address.
+    server_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    node_folder: str = ""  # where nodes keep what they fetch
+    environments: str = ""  # where they make environments, e.g. a folder that all of them share
 
 
 class _Need(msgspec.Struct, frozen=True):
@@ -85,18 +109,28 @@ class RayEngine:
         self, folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]
     ) -> None:
         self._folder = folder
-        self._options = options
-        self._api = _Api(options.get("address", ""), secrets.get("token", ""))
+        self._options = read_options(options)
+        self._api = RayApi(self._options.address, secrets.get("token", ""))
+        self._lock = threading.Lock()  # guards the next; times are of the monotonic clock
         self._stopped: set[JobId] = set()  # before they began
-        self._lock = threading.Lock()
+        self._waiting: set[JobId] = set()  # of which nothing had begun when they were seen last
+        self._lacking: dict[JobId, float] = {}  # since when the cluster has no such nodes
+        self._orphans: dict[JobId, float] = {}  # since when a job is over whose agents may not be
+        self._forgotten: dict[str, float] = {}  # since when; by their names in Ray
+        self._over: dict[str, float] = {}  # since when Ray has that as over
         self._known_owner = ""
         self.capabilities = Capabilities(
-            multi_node=True, gpus=True, autoscale=options.get("autoscale") == "true"
+            multi_node=True,
+            gpus=True,
+            finds_server=bool(self._options.url) or is_here(self._options.address),
+            autoscale=self._options.autoscale,
         )
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         """Ask the cluster whether it takes jobs; raises what is wrong."""
-        self._api.jobs()
+        self._api.check()
+        if trial is not None:
+            self._check_size(plan_need(trial.nodes, trial.resources))
 
     def start(self, group: NodeGroup) -> JobId:
         """Submit the group's job, or find it."""
@@ -105,26 +139,31 @@ class RayEngine:
                 f"'{group.key}' cannot be the key of a job.",
                 why="It becomes a name and a folder: letters, digits, '.', '_' and '-' only.",
             )
-        need = plan_need(group.nodes, group.resources)
         job = JobId(group.key)
-        if self._api.job(self._submission(job)) is not None:
+        name = self._submission(job)
+        info = self._api.job(name)
+        if info is not None and not (self._is_not_placed(info) or self._is_forgotten(name)):
             return job
-        if not self.capabilities.autoscale:
-            nodes = self._api.nodes()
-            if not _can_hold(need, nodes):
-                raise Unsupported(
-                    f"The Ray cluster at {self._api.address} cannot hold this: {need.words()}.",
-                    why=describe_nodes(nodes),
-                    fix="Ask for less, or attach the cluster with autoscale if it adds nodes "
-                    "when they are needed.",
-                )
-        self._api.submit(self._request(group, need))
+        if info is not None:
+            self._api.delete(name)
+        with self._lock:
+            self._forgotten.pop(name, None)
+        self._api.submit(self._request(group, plan_need(group.nodes, group.resources)))
+        with self._lock:
+            self._waiting.add(job)
         return job
 
     def poll(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobStatus]:
         """The status of each, from the one list of all jobs."""
         listed = self._api.jobs() if jobs else {}
-        return {job: self._status(job, listed) for job in jobs}
+        # Asked once, and only if it matters.
+        nodes = functools.cache(lambda: list(self._api.living().values()))
+        found = {job: self._status(job, listed, nodes) for job in jobs}
+        self._sweep(listed)
+        return {
+            job: msgspec.structs.replace(status, name=self._submission(job))
+            for job, status in found.items()
+        }
 
     def stop(self, job: JobId) -> None:
         """Have the driver told to end: it tells the agents."""
@@ -141,98 +180,187 @@ class RayEngine:
         """Have the driver told to end all at once, and wait until it did."""
         name = self._submission(job)
         info = self._api.job(name)
-        if info is None or info["status"] in _OVER:
-            return
-        owner = {_OWNER: self._owner(), _NAME: ""}
-        self._api.submit({"submission_id": name + ".kill", "entrypoint": ":", "metadata": owner})
+        if info is not None and info["status"] not in _OVER:
+            owner = {_OWNER: self._owner(), _NAME: ""}
+            note = {"submission_id": name + _NOTE, "entrypoint": ":", "metadata": owner}
+            self._api.submit(note)
         begun = time.monotonic()
-        while info is not None and info["status"] not in _OVER:
+        while info is not None and (left := self._left(job, info)):
             is_pending = info["status"] == "PENDING"
-            if is_pending:
-                self._api.stop(name)  # nothing of ours hears; Ray ends it as soon as it has begun
-            if time.monotonic() - begun >= (_LET_GO_SECONDS if is_pending else _KILL_SECONDS):
-                log.warning("job %s: Ray still has it as %s", job, info["status"])
-                return
+            late = time.monotonic() - begun
+            if is_pending or (info["status"] == "RUNNING" and late > _KILL_SECONDS / 2):
+                # Nothing of ours hears, or not what we said: then it is told as Ray does.
+                self._api.stop(name)
+            if late >= (_LET_GO_SECONDS if is_pending else _KILL_SECONDS):
+                if is_pending:  # nothing runs, and should it begin it sees that it was killed
+                    log.warning("job %s: Ray still has it as %s", job, info["status"])
+                    return
+                what = f"Job '{job}' could not be ended within {_KILL_SECONDS:g} s."
+                raise EngineFailed(what, why=left)
             time.sleep(_LOOK_SECONDS)
             info = self._api.job(name)
+
+    def _left(self, job: JobId, info: Mapping[str, Any]) -> str:
+        """Why something of the job may still run; empty: nothing does."""
+        if info["status"] not in _OVER:
+            return (
+                f"Ray still has {info['submission_id']} as {info['status']}: the host of its "
+                "driver may be busy, or out of Ray's reach."
+            )
+        if not has_orphans(info) or self._is_lost_with_its_node(info):
+            return ""
+        with self._lock:
+            since = self._orphans.setdefault(job, time.monotonic())
+        if time.monotonic() - since >= _ORPHAN_SECONDS:
+            return ""
+        return f"Its driver is gone, so what runs on its nodes ends within {_ORPHAN_SECONDS:g} s."
+
+    def _is_lost_with_its_node(self, info: Mapping[str, Any]) -> bool:
+        """True if its driver was on its only node, and that is no node of the cluster any more."""
+        told = info.get("metadata") or {}
+        need = msgspec.json.decode(told.get(_NEED) or '{"nodes": 0, "cores": 0}', type=_Need)
+        return need.nodes == 1 and info.get("driver_node_id") not in self._api.living()
 
     def jobs(self) -> Sequence[JobId]:
         """Every job in Ray's list that was started from this folder."""
         owner = self._owner()
-        told = [info.get("metadata") or {} for info in self._api.jobs().values()]
-        return [JobId(one[_NAME]) for one in told if one.get(_OWNER) == owner and one.get(_NAME)]
+        listed = self._api.jobs()
+        self._sweep(listed)
+        found = []
+        for name, info in listed.items():
+            told = info.get("metadata") or {}
+            if told.get(_OWNER) == owner and told.get(_NAME) and not self._is_forgotten(name):
+                found.append(JobId(told[_NAME]))
+        return found
 
     def forget(self, job: JobId) -> None:
-        """Remove the job from Ray's list."""
+        """Have nothing to do with the job any more; people see it in Ray's list for a while."""
         name = self._submission(job)
-        deadline = time.monotonic() + _KILL_SECONDS
-        while (info := self._api.job(name)) is not None:
-            # Ray refuses to forget what has not ended in its own eyes, and ours end a bit earlier.
-            if info["status"] in _OVER:
-                self._api.delete(name)
-            elif info["status"] == "PENDING" or time.monotonic() >= deadline:
-                log.warning("job %s: Ray keeps it, because it is %s", job, info["status"])
-                return
-            else:
-                time.sleep(_LOOK_SECONDS)
         with self._lock:
+            self._forgotten[name] = time.monotonic()
             self._stopped.discard(job)
-        note = self._api.job(name + ".kill")
-        if note is not None and note["status"] in _OVER:
-            self._api.delete(name + ".kill")
+            self._waiting.discard(job)
+            for times in (self._lacking, self._orphans):
+                times.pop(job, None)
 
-    def _status(self, job: JobId, listed: Mapping[str, Any]) -> JobStatus:
+    def _is_forgotten(self, name: str) -> bool:
+        with self._lock:
+            return name in self._forgotten
+
+    def _sweep(self, listed: Mapping[str, Any]) -> None:
+        """Remove from Ray's list what nobody needs: jobs that are long over, and notes of kills."""
+        now = time.monotonic()
+        ours = f"runyard-{self._owner()}-"
+        with self._lock:
+            over = {
+                name: self._over.get(name, now)
+                for name, info in listed.items()
+                if name.startswith(ours) and info["status"] in _OVER
+            }
+            self._over = over
+            for name, at in list(self._forgotten.items()):
+                if name not in listed and now - at >= _KEEP_SECONDS:
+                    del self._forgotten[name]
+            names = plan_sweep(listed, over, self._forgotten, now)
+        try:
+            for name in names:
+                self._api.delete(name)
+        except RunyardError as error:  # the next one does it
+            log.info("what is over stays in Ray's list for now: %s", error)
+
+    def _status(
+        self, job: JobId, listed: Mapping[str, Any], nodes: Callable[[], Nodes]
+    ) -> JobStatus:
         name = self._submission(job)
-        info = listed.get(name)
+        info = None if self._is_forgotten(name) else listed.get(name)
+        with self._lock:
+            was_stopped, was_waiting = job in self._stopped, job in self._waiting
+            self._waiting.discard(job)
         if info is None:
             detail = "Ray does not know this job; it may have been started anew"
-            return JobStatus(phase=JobPhase.GONE, detail=detail, node_lost=True)
+            return JobStatus(phase=JobPhase.GONE, detail=detail, node_lost=not was_waiting)
         told = info.get("metadata") or {}
         state = json.loads(told.get(STATE) or "null")
         if state is None and info["status"] == "RUNNING":
             state = self._api.printed_state(name)
         if state is None:
-            with self._lock:
-                was_stopped = job in self._stopped
-            if name + ".kill" in listed:
+            if name + _NOTE in listed:
                 return JobStatus(phase=JobPhase.GONE, detail="it was killed", node_lost=True)
             if info["status"] == "STOPPED" or was_stopped:
                 detail = "it was stopped before it had a node"
                 return JobStatus(phase=JobPhase.EXITED, exit_code=-15, detail=detail)
         waits = info["status"] == "PENDING" or (state or {}).get("phase") == "waits"
         if waits and info["status"] not in _OVER:
+            with self._lock:
+                self._waiting.add(job)
             need = msgspec.json.decode(told.get(_NEED) or "{}", type=_Need)
-            return self._waiting(need, time.time() - info["start_time"] / 1000)
-        return read_status(info["status"], state, str(info.get("message") or ""))
+            since = float(told.get(_SINCE) or info["start_time"] / 1000)
+            return self._wait_status(job, need, time.time() - since, nodes())
+        return read_status(info, state)
 
-    def _waiting(self, need: _Need, seconds: float) -> JobStatus:
-        """The status of a job that has no nodes yet, which is overdue after a while."""
-        if seconds < 2 * _CONNECT_SECONDS:
+    def _is_not_placed(self, info: Mapping[str, Any]) -> bool:
+        """True if Ray gave it up before it had a node: Ray lets nothing wait for long."""
+        return info["status"] == "FAILED" and info.get("error_type") in _NOT_PLACED
+
+    def _check_size(self, need: _Need) -> None:
+        """Refuse what fits on no node, unless Ray may add others; without any they are to come."""
+        nodes = [] if self.capabilities.autoscale else list(self._api.living().values())
+        if nodes and not _can_hold(need, nodes):
+            raise Unsupported(
+                f"The Ray cluster at {self._api.address} cannot hold this: {need.words()}.",
+                why=describe_nodes(nodes).replace("the", "The", 1),
+                fix="Ask for less, or attach the cluster with autoscale if it adds nodes "
+                "when they are needed.",
+            )
+
+    def _wait_status(self, job: JobId, need: _Need, seconds: float, nodes: Nodes) -> JobStatus:
+        """The status of a job that has no nodes yet.
+
+        For its turn it waits as long as it takes. Nodes that the cluster does not have may be on
+        their way, or lost and soon back: those are waited for, but not for ever.
+        """
+        now = time.monotonic()
+        can_hold = _can_hold(need, nodes)
+        with self._lock:
+            lacking = 0.0 if can_hold else now - self._lacking.setdefault(job, now)
+            if can_hold:
+                self._lacking.pop(job, None)
+        if seconds < _STARTING_SECONDS and lacking < _SOON_SECONDS:
             return JobStatus(phase=JobPhase.PENDING, detail="Ray starts it")
-        nodes = self._api.nodes()
-        what = "free nodes" if _can_hold(need, nodes) else "Ray to add nodes"
+        missing = "Ray to add nodes" if self._options.autoscale else "nodes that the cluster lacks"
+        what = "free nodes" if can_hold else missing
         words = f"needs {need.words()}; {describe_nodes(nodes)}"
-        limit = float(self._options.get("place_seconds") or _PLACE_SECONDS)
-        if seconds < limit:
+        limit = self._options.place_seconds
+        if lacking < limit:
             return JobStatus(phase=JobPhase.PENDING, detail=f"waits for {what}: {words}")
         detail = f"it had no nodes after {limit:g} s of waiting for {what}: {words}"
         return JobStatus(phase=JobPhase.EXITED, detail=detail)
 
     def _request(self, group: NodeGroup, need: _Need) -> dict[str, object]:
-        """The job as Ray's API takes it. What is secret is in its environment only."""
+        """The job as Ray's API takes it.
+
+        What is secret is in its metadata only: Ray has the variables of a job on the command
+        lines of its own processes, for a moment.
+        """
         name = self._submission(JobId(group.key))
         plan = json.loads(group.plan)
         told = remote.variables(group.key, plan)
-        if url := self._options.get("url"):
-            told[remote.PREFIX + "URL"] = url
-        if folder := self._options.get("node_folder"):
-            told[remote.PREFIX + "FOLDER"] = folder
+        token = told.pop(remote.PREFIX + "TOKEN")
+        told[remote.PREFIX + "PATIENCE"] = f"{self._options.server_seconds:g}"
+        if self._options.url:
+            told[remote.PREFIX + "URL"] = self._options.url
+        if self._options.node_folder:
+            told[remote.PREFIX + "FOLDER"] = self._options.node_folder
+        if self._options.environments:
+            told[remote.PREFIX + "ENVIRONMENTS"] = self._options.environments
         spec = {
             "key": name,
             "nodes": need.nodes,
+            "submitted": time.time(),
             "bundle": need.bundle(),
             "boot": remote.boot_text(),
             "lost": sorted(remote.WORDS),
+            "hopeless": sorted(remote.CODES),
             "environment": told,
         }
         driver = Path(__file__).with_name("ray_driver.py").read_bytes()
@@ -245,12 +373,14 @@ class RayEngine:
         asked = need.bundle() if need.nodes == 1 else {}
         return {
             "submission_id": name,
-            "entrypoint": self._options.get("python", "python") + _ENTRYPOINT,
+            "entrypoint": quoted_program(self._options.python) + _ENTRYPOINT,
             "runtime_env": {"env_vars": variables},
             "metadata": {
                 _OWNER: self._owner(),
                 _NAME: group.key,
                 _NEED: msgspec.json.encode(need).decode(),
+                _SINCE: f"{time.time():.3f}",
+                TOKEN: token,
                 "run": str(plan.get("run_id")),
             },
             "entrypoint_num_cpus": asked.get("CPU"),
@@ -276,6 +406,27 @@ class RayEngine:
             return self._known_owner
 
 
+def read_options(given: Mapping[str, str]) -> RayOptions:
+    """The options of an attached cluster, checked. Pure."""
+    known = [one.name for one in msgspec.structs.fields(RayOptions)]
+    for name in given:
+        if name not in known:
+            why = f"There are: {', '.join(sorted(known))}."
+            raise Invalid(f"Ray has no option '{name}'.", why=why)
+    try:
+        return msgspec.convert({"address": "", **given}, RayOptions, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`")
+        raise Invalid(f"Ray's option '{name}' is '{given[name]}'.", why=f"{what}.") from None
+
+
+def is_here(address: str) -> bool:
+    """Whether a cluster's address is this machine itself. Pure."""
+    host = urlsplit(address if "//" in address else f"//{address}").hostname
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
 def plan_need(nodes: int, resources: NodeResources | None) -> _Need:
     """What a group asks of the cluster. Pure."""
     asked = resources or NodeResources()
@@ -287,8 +438,9 @@ def plan_need(nodes: int, resources: NodeResources | None) -> _Need:
     )
 
 
-def read_status(status: str, state: Mapping[str, Any] | None, message: str) -> JobStatus:
-    """A job's status from Ray's word for it and what its driver said last. Pure."""
+def read_status(info: Mapping[str, Any], state: Mapping[str, Any] | None) -> JobStatus:
+    """A job's status from what Ray knows of it and what its driver said last. Pure."""
+    status, message = str(info["status"]), str(info.get("message") or "")
     phase = state["phase"] if state else ""
     hosts = tuple(state.get("hosts", ())) if state else ()
     if phase == "exited" and state:
@@ -296,23 +448,97 @@ def read_status(status: str, state: Mapping[str, Any] | None, message: str) -> J
         code = int(state["exit_code"])
         return JobStatus(phase=JobPhase.EXITED, exit_code=code, detail=words, hosts=hosts)
     if phase in ("lost", "gone") and state:
-        node = int(state["node"])
-        where = f" ({hosts[node]})" if node < len(hosts) and hosts[node] else ""
-        how = "Ray lost it" if phase == "lost" else "its agent cannot be kept up"
-        detail = f"node {node}{where}: {how}: {state['words']}"
-        return JobStatus(phase=JobPhase.GONE, detail=detail, hosts=hosts, node_lost=True)
+        end = int(state.get("status", 0))
+        how = str(remote.WORDS.get(end) or "its agent cannot be kept up")
+        return JobStatus(
+            phase=JobPhase.GONE,
+            detail=_of_node(state, hosts, "Ray lost it" if phase == "lost" else how),
+            hosts=hosts,
+            node_lost=True,
+            code=str(remote.CODES.get(end, "")),
+        )
+    if status == "FAILED" and state is None and not _has_died(info):
+        return _not_begun(str(info.get("error_type") or ""), message)
     if status in _OVER:
         detail = "it was killed" if phase == "killed" else message[-_TAIL:]
         return JobStatus(phase=JobPhase.GONE, detail=detail, hosts=hosts, node_lost=True)
-    if phase == "active":
-        return JobStatus(phase=JobPhase.ACTIVE, hosts=hosts)
+    if phase == "active" and state:
+        detail = _of_node(state, hosts) if state.get("words") else ""
+        return JobStatus(phase=JobPhase.ACTIVE, hosts=hosts, detail=detail)
     return JobStatus(phase=JobPhase.PENDING, detail="its agents are starting")
 
 
-def describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
+def _not_begun(kind: str, message: str) -> JobStatus:
+    """The status of a job whose driver never said anything. Pure."""
+    last = message.strip().rpartition("\n")[2]
+    if kind in _NOT_PLACED:  # it is submitted anew
+        detail = f"Ray could not start it: {last[-_TAIL:]}"
+        return JobStatus(phase=JobPhase.GONE, detail=detail)
+    if kind != "JOB_ENTRYPOINT_COMMAND_ERROR" and "entrypoint command failed" not in message:
+        detail = f"Ray could not start it: {message[-_TAIL:].strip()}"
+        return JobStatus(phase=JobPhase.EXITED, detail=detail, code="EngineFailed")
+    detail = f"our program does not run there: {last} (the option 'python' names what runs it)"
+    return JobStatus(phase=JobPhase.EXITED, detail=detail, code="NodePython")
+
+
+def _has_died(info: Mapping[str, Any]) -> bool:
+    """True if Ray lost the process or the node of the driver. Pure."""
+    kind = info.get("error_type")  # old ones do not say
+    return kind == "JOB_SUPERVISOR_ACTOR_DIED" or (
+        not kind and "died" in str(info.get("message") or "")
+    )
+
+
+def has_orphans(info: Mapping[str, Any]) -> bool:
+    """True if agents of a job that is over for Ray may still be ending. Pure.
+
+    They do so by themselves when the driver is gone without having said how they ended, and on a
+    node that lives where Ray lost but their keeper.
+    """
+    state = json.loads((info.get("metadata") or {}).get(STATE) or "null")
+    if state is None:
+        return info["status"] == "FAILED" and _has_died(info)
+    return state["phase"] in ("starting", "active") or bool(state.get("is_there"))
+
+
+def plan_sweep(
+    listed: Mapping[str, Any], over: Mapping[str, float], forgotten: Mapping[str, float], now: float
+) -> list[str]:
+    """The names of what is to be deleted from Ray's list; times are since when. Pure."""
+    settled = [name for name, since in over.items() if now - since >= _SETTLE_SECONDS]
+    newest = sorted((name for name in settled if name in forgotten), key=lambda one: -over[one])
+    found = []
+    for name in settled:
+        job = name.removesuffix(_NOTE)
+        if job != name:
+            is_due = job not in listed or job in forgotten
+        elif name in forgotten:
+            is_due = now - forgotten[name] >= _KEEP_SECONDS or name not in newest[:_KEEP_MOST]
+        else:
+            is_due = not listed[name].get("metadata")  # revived by Ray after it was deleted
+        if is_due:
+            found.append(name)
+    return found
+
+
+def quoted_program(path: str) -> str:
+    """A program's name or path as a shell takes it; ~ is the home folder there. Pure."""
+    home, rest = ("~/", path[2:]) if path.startswith("~/") else ("", path)
+    return home + shlex.quote(rest)
+
+
+def _of_node(state: Mapping[str, Any], hosts: Sequence[str], how: str = "") -> str:
+    """What a node said last, with its name. Pure."""
+    node = int(state["node"])
+    where = f" ({hosts[node]})" if node < len(hosts) and hosts[node] else ""
+    said = str(state["words"]).rpartition("\nrunyard: ")[2].removeprefix("runyard: ")
+    return ": ".join(one for one in (f"node {node}{where}", how, said) if one)
+
+
+def describe_nodes(nodes: Nodes) -> str:
     """What a cluster has, for people, equal nodes counted together. Pure."""
     if not nodes:
-        return "The cluster has no nodes now."
+        return "the cluster has no nodes now."
     seen: dict[str, int] = {}
     for node in nodes:
         cores, gpus = int(node.get("CPU", 0)), int(node.get("GPU", 0))
@@ -323,7 +549,7 @@ def describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
     return f"the cluster has {_count(len(nodes), 'node')}: {'; '.join(parts)}."
 
 
-def _can_hold(need: _Need, nodes: Sequence[Mapping[str, float]]) -> bool:
+def _can_hold(need: _Need, nodes: Nodes) -> bool:
     """Whether enough nodes have as much, whatever runs on them now. Pure."""
     fit = [
         all(node.get(name, 0) >= value for name, value in need.bundle().items()) for node in nodes
@@ -333,120 +559,6 @@ def _can_hold(need: _Need, nodes: Sequence[Mapping[str, float]]) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-class _Api:
-    """Ray's HTTP API: jobs and nodes."""
-
-    def __init__(self, address: str, token: str) -> None:
-        self.address = _web_address(address)
-        self._token = token
-        self._pool: Any = None
-
-    def jobs(self) -> dict[str, Any]:
-        """All jobs that were submitted, by their ids."""
-        listed = self._call("GET", "/api/jobs/")
-        if not isinstance(listed, list):
-            raise self._not_ray("it answers with something that is no list of jobs")
-        return {one["submission_id"]: one for one in listed if one.get("submission_id")}
-
-    def job(self, name: str) -> Any:
-        """What Ray knows of a job; None: nothing."""
-        return self._call("GET", f"/api/jobs/{name}", missing=True)
-
-    def submit(self, request: Mapping[str, object]) -> None:
-        """Submit a job, unless one of that id is there."""
-        self._call("POST", "/api/jobs/", body=request, accept="already exists")
-
-    def stop(self, name: str) -> None:
-        """Have a job's process told to end."""
-        self._call("POST", f"/api/jobs/{name}/stop", missing=True)
-
-    def delete(self, name: str) -> None:
-        """Forget a job that is over."""
-        self._call("DELETE", f"/api/jobs/{name}", missing=True)
-
-    def printed_state(self, name: str) -> Any:
-        """The last state that a driver printed: for a Ray whose table it could not write to."""
-        answer = self._call("GET", f"/api/jobs/{name}/logs", missing=True) or {}
-        lines = str(answer.get("logs") or "").splitlines()
-        mark = STATE + " "
-        said = [line[len(mark) :] for line in lines if line.startswith(mark)]
-        return json.loads(said[-1]) if said else None
-
-    def nodes(self) -> list[Mapping[str, float]]:
-        """What each living node has in all."""
-        answer = self._call("GET", "/api/v0/nodes?limit=10000&detail=false")
-        found = answer["data"]["result"]["result"]
-        return [one.get("resources_total") or {} for one in found if one["state"] == "ALIVE"]
-
-    def _call(
-        self,
-        verb: str,
-        path: str,
-        *,
-        body: Mapping[str, object] | None = None,
-        missing: bool = False,
-        accept: str = "",
-    ) -> Any:
-        import urllib3
-
-        if self._pool is None:
-            timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=_ANSWER_SECONDS)
-            self._pool = urllib3.PoolManager(timeout=timeout, retries=False, maxsize=8)
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        given = {"json": body} if body is not None else {}
-        try:
-            answer = self._pool.request(verb, self.address + path, headers=headers, **given)
-        except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(
-                f"No Ray answers at {self.address}.",
-                why=str(error),
-                fix="The address is that of Ray's dashboard, usually http://HEAD:8265, and it "
-                "must be reached from the server.",
-            ) from error
-        text = answer.data.decode("utf-8", "replace")
-        if answer.status == 404 and missing:
-            return None
-        if answer.status in (401, 403):
-            raise Denied(
-                f"The Ray cluster at {self.address} refuses the token.",
-                why=text[:_TAIL] or f"It answers {answer.status}.",
-                fix="Attach it with the token that `ray get-auth-token` prints on the cluster.",
-            )
-        if answer.status >= 400:
-            if accept and accept in text:
-                return None
-            if answer.status == 404:
-                raise self._not_ray(f"there is nothing at {path}")
-            raise EngineFailed(
-                f"The Ray cluster at {self.address} failed to do {verb} {path}.",
-                why=text.strip()[-_TAIL:] or f"It answers {answer.status}.",
-            )
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise self._not_ray("it answers with something that is no JSON") from None
-
-    def _not_ray(self, why: str) -> EngineFailed:
-        return EngineFailed(
-            f"What answers at {self.address} is not Ray's Jobs API.",
-            why=why,
-            fix="The address is that of Ray's dashboard, usually http://HEAD:8265.",
-        )
-
-
-def _web_address(address: str) -> str:
-    """The address with a scheme and without an end, or Invalid."""
-    text = address.strip().rstrip("/")
-    if "://" not in text:
-        text = "http://" + text
-    if not re.fullmatch(r"https?://[^/\s:]+(:\d+)?(/.*)?", text):
-        raise Invalid(
-            f"'{address}' is not an address of a Ray cluster.",
-            fix="Give that of its dashboard, such as http://ray-head:8265.",
-        )
-    return text
 
 
 def open_ray(folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]) -> RayEngine:

@@ -31,15 +31,16 @@ import threading
 import time
 from typing import Any
 
-STATE = "runyard_state"  # the key of the metadata
+STATE, TOKEN = "runyard_state", "runyard_token"  # keys of the metadata
 _TABLE, _PREFIX = b"job", "_ray_internal_job_info_"  # where Ray keeps jobs
 _LOOK_SECONDS = 0.2
 _SOON_SECONDS = 3.0  # nodes that are free are had in that time; only then do we say that we wait
 _WATCH_SECONDS = 5.0
 _ABSENT_SECONDS = 45.0  # a driver that has not asked for so long is out of reach, or dead
 _WORDS = 2000
-_STOP_SECONDS = 30.0  # for an agent whose keeper is gone to stop its ranks and keep what they left
+STOP_SECONDS = 30.0  # for an agent whose keeper is gone to stop its ranks and keep what they left
 _TRIES, _TRIES_SECONDS = 3, 600.0  # how often an agent may be lost in that time
+_SAY_AGAIN_SECONDS = 60.0
 _DEAF_SECONDS = 15.0  # for an agent to come so far that it understands a stop
 _GUARD = (
     "import json; given = json.loads(open(0, 'rb', 0, closefd=False).readline()); space = {}; "
@@ -69,6 +70,7 @@ class Guard:
         self._agent: int | None = None
         self._lost: list[float] = []  # when agents were lost
         self._words: Any = None
+        self._told_bytes = 0  # how much of them the keeper knows
         self._stop_since: float | None = None
         self._is_ending = False
         self._heard = b""
@@ -84,11 +86,12 @@ class Guard:
         word = ""
         while word != "kill":
             quick = self._stop_since is not None
-            ready, _, _ = select.select([0, self._wake], [], [], 0.05 if quick else 60.0)
+            ready, _, _ = select.select([0, self._wake], [], [], 0.05 if quick else _WATCH_SECONDS)
             if self._wake in ready:
                 os.read(self._wake, 4096)
             self._reap()
             self._pass_stop_on()
+            self._pass_words_on()
             for word in self._hear() if 0 in ready else ():
                 if word == "stop":
                     self._stop_since = self._stop_since or time.monotonic()
@@ -119,7 +122,7 @@ class Guard:
     def _start(self) -> None:
         env = self._environment()
         command = [sys.executable, "-S", "-E", "-c", self._spec["boot"]]
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the agent lives
+        self._words, self._told_bytes = _words_file(), 0
         self._agent = os.posix_spawn(
             sys.executable,
             command,
@@ -131,7 +134,7 @@ class Guard:
             ],
             setsid=True,
         )
-        self._say(phase="active", host=os.uname().nodename)
+        self._say(phase="active", host=os.uname().nodename, words="")
 
     def _environment(self) -> dict[str, str]:
         """What the agent sees; it keeps from its ranks what is not for them."""
@@ -154,10 +157,12 @@ class Guard:
 
     def _tell_end(self, status: int) -> None:
         end = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - _WORDS))
-        words = self._words.read().decode("utf-8", "replace").strip()
+        words = self._last_words()
         if end >= 0 and end not in self._spec["lost"]:
             self._say(phase="exited", exit_code=128 - end if 128 < end < 193 else end)
+            return
+        if end in self._spec["hopeless"]:  # it was patient enough
+            self._say(phase="gone", status=end, words=words)
             return
         recently = time.monotonic() - _TRIES_SECONDS
         self._lost = [at for at in self._lost if at > recently] + [time.monotonic()]
@@ -165,6 +170,18 @@ class Guard:
             self._start()  # it takes over what its predecessor left
         else:
             self._say(phase="gone", words=words or f"its agent ended without a word ({end})")
+
+    def _last_words(self) -> str:
+        handle = self._words.fileno()
+        last = max(0, os.fstat(handle).st_size - _WORDS)
+        return os.pread(handle, _WORDS, last).decode("utf-8", "replace").strip()
+
+    def _pass_words_on(self) -> None:
+        """Tell what the agent has trouble with while it comes up, such as a server out of reach."""
+        known = os.fstat(self._words.fileno()).st_size
+        if self._agent is not None and known != self._told_bytes:
+            self._told_bytes = known
+            self._say(phase="active", words=self._last_words())
 
     def _pass_stop_on(self) -> None:
         """Tell the agent, but not before it can understand."""
@@ -182,7 +199,7 @@ class Guard:
         self._is_ending = True
         if self._agent is not None:
             _send(self._agent, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS
         while self._agent is not None and time.monotonic() < deadline:
             select.select([self._wake], [], [], 0.2)
             self._reap()
@@ -214,7 +231,14 @@ class Guard:
             stderr=subprocess.DEVNULL,
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_SECONDS)
+            process.wait(STOP_SECONDS)
+
+
+def _words_file() -> Any:
+    """What an agent's words go to; in memory, because it may have to say that the disk is full."""
+    with contextlib.suppress(AttributeError, OSError):  # an old C library
+        return os.fdopen(os.memfd_create("words"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _descendants(root: int) -> set[int]:
@@ -339,6 +363,8 @@ class Far:
     def __init__(self, ray: Any, group: Any, text: str, spec: dict[str, Any]) -> None:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         self._ray = ray
+        table = importlib.import_module("ray.util.placement_group").placement_group_table
+        self._hosts: dict[int, str] = table(group).get("bundles_to_node_id") or {}
         self._keepers = []
         for node in range(spec["nodes"]):
             where = strategies.PlacementGroupSchedulingStrategy(
@@ -366,7 +392,8 @@ class Far:
                 self._seen[node], self.states[node] = self._ray.get(answer)
             except self._ray.exceptions.RayError as error:
                 text = str(error).strip()
-                self.states[node] = dict(self.states[node], phase="lost", words=text[-_WORDS:])
+                lost = {"phase": "lost", "words": text[-_WORDS:], "is_there": self._is_there(node)}
+                self.states[node] = dict(self.states[node], **lost)
             else:
                 self._asked[self._watch(node)] = node
 
@@ -374,6 +401,11 @@ class Far:
         """Pass a word on to a node's keeper."""
         if self.states[node]["phase"] != "lost":
             self._keepers[node].tell.remote(word)
+
+    def _is_there(self, node: int) -> bool:
+        """True if the node itself lives, and so its guard, which is ending all on it."""
+        living = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+        return self._hosts.get(node) in living
 
     def _watch(self, node: int) -> Any:
         return self._keepers[node].watch.remote(self._seen[node], _WATCH_SECONDS)
@@ -388,6 +420,7 @@ class Book:
         self._is_over = False
         self._wake = threading.Event()
         self.notes: frozenset[str] = frozenset()
+        self.has_looked = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -409,6 +442,7 @@ class Book:
         table = importlib.import_module("ray._raylet").GcsClient(address=address)
         own = (_PREFIX + self._key).encode()
         written = None
+        said_at = -_SAY_AGAIN_SECONDS
         while True:
             self._wake.clear()
             is_over, state = self._is_over, self._state
@@ -416,12 +450,18 @@ class Book:
                 if state and state != written:
                     job = json.loads(table.internal_kv_get(own, _TABLE))
                     job["metadata"] = dict(job.get("metadata") or {}, **{STATE: json.dumps(state)})
+                    job["metadata"].pop(TOKEN, None)  # we have it, and others can read it here
+                    if "runtime_env_json" in job:  # our program's text, in each list of all jobs
+                        job["runtime_env_json"] = "{}"
                     table.internal_kv_put(own, json.dumps(job).encode(), 1, _TABLE)
                     written = state
                 found = table.internal_kv_keys(own + b".", _TABLE)
                 self.notes = frozenset(bytes(one)[len(own) + 1 :].decode() for one in found)
+                self.has_looked.set()
             except Exception as error:  # noqa: BLE001 - Ray raises all kinds; it may be back soon
-                _print(f"Ray's table cannot be reached: {error}")
+                if time.monotonic() - said_at >= _SAY_AGAIN_SECONDS:
+                    said_at = time.monotonic()
+                    _print(f"Ray's table cannot be reached: {error}")
                 is_over = False
                 time.sleep(1.0)
             if is_over:
@@ -458,6 +498,12 @@ class Driver:
     def _open(self) -> Near | Far | None:
         """The places of the nodes; None if the job was ended while it waited for them."""
         if self._spec["nodes"] == 1:
+            if abs(time.time() - self._spec["submitted"]) > _SOON_SECONDS:
+                # It may have been given up while Ray had no room for it: then it must not begin.
+                self._book.has_looked.wait(_WATCH_SECONDS)
+                if "kill" in self._book.notes:
+                    self._book.write(phase="killed")
+                    return None
             return Near(self._text, self._spec)
         ray: Any = importlib.import_module("ray")
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
@@ -480,14 +526,17 @@ class Driver:
         return Far(ray, group, self._text, self._spec)
 
     def _watch(self, places: Near | Far) -> int:
+        cause: dict[str, Any] = {}  # why it all ends; what follows from that is no news
         while True:
             places.wait(_LOOK_SECONDS)
-            state = combined(places.states)
+            state = cause or combined(places.states)
+            if state["phase"] in ("lost", "gone"):
+                cause = state
             if state["phase"] != "starting":
                 self._book.write(**state)
             if state["phase"] == "exited":
                 return 1 if state["exit_code"] else 0
-            if state["phase"] in ("lost", "gone") or "kill" in self._book.notes:
+            if cause or "kill" in self._book.notes:
                 self._tell(places, "kill")  # of one that is lost the others are of no use
                 if all(one["phase"] not in ("starting", "active") for one in places.states):
                     return 1
@@ -505,20 +554,23 @@ class Driver:
 def combined(states: list[dict[str, Any]]) -> dict[str, Any]:
     """The state of a job from those of its nodes. Pure."""
     phases = [state["phase"] for state in states]
-    hosts = [state.get("host", "") for state in states]
+    state: dict[str, Any] = {"hosts": [state.get("host", "") for state in states]}
     for phase in ("lost", "gone"):
         if phase in phases:
             node = phases.index(phase)
-            return {"phase": phase, "hosts": hosts, "node": node, "words": states[node]["words"]}
+            state.update(phase=phase, node=node, words=states[node]["words"])
+            further = ("status", "is_there")
+            state.update({name: states[node][name] for name in further if name in states[node]})
+            return state
     for phase in ("starting", "active", "killed"):
         if phase in phases:
-            return {"phase": phase, "hosts": hosts}
+            state["phase"] = phase
+            for node, one in enumerate(states):
+                if one["phase"] == phase == "active" and one.get("words"):
+                    state.update(node=node, words=one["words"])
+            return state
     bad = next((state for state in states if state["exit_code"]), states[0])
-    return {
-        "phase": "exited",
-        "hosts": hosts,
-        "exit_code": bad["exit_code"],
-    }
+    return dict(state, phase="exited", exit_code=bad["exit_code"])
 
 
 def _print(line: str) -> None:
@@ -528,4 +580,7 @@ def _print(line: str) -> None:
 
 def main(text: str) -> int:
     """The job's entrypoint; `text` is that of this file."""
-    return Driver(text, json.loads(os.environ["RUNYARD_RAY_SPEC"])).run()
+    spec = json.loads(os.environ["RUNYARD_RAY_SPEC"])
+    told = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]
+    spec["environment"]["RUNYARD_NODE_TOKEN"] = told[TOKEN]
+    return Driver(text, spec).run()

@@ -12,10 +12,11 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,12 +32,21 @@ from runyard.engines.slurm_answers import (
     parse_queue,
     with_words,
 )
-from runyard.engines.slurm_script import SlurmOptions, plan_batch, read_options, render_script
-from runyard_runtime import job_folder, node_watch, processes, supervision, wire
+from runyard.engines.slurm_script import (
+    SlurmOptions,
+    plan_batch,
+    plan_for_nodes,
+    read_options,
+    render_script,
+    watch_marker,
+)
+from runyard_runtime import job_folder, node_watch, processes, remote, supervision, wire
 
 _RECORD = "slurm.json"
 _ANSWER_SECONDS = 60.0  # longer than Slurm's own patience with its controller
 _KILL_SECONDS = 10.0  # for the watches to end all; Slurm ends it after that
+_KILL_AGAIN_SECONDS = 1.0  # the same when they have had their time
+_END_SECONDS = 10.0  # for Slurm to do so
 _LOOK_SECONDS = 0.1
 _SAY_AGAIN_SECONDS = 2.0  # a stop is repeated: a job that only starts does not hear it
 _LOG_TAIL = 2000
@@ -47,6 +57,7 @@ class _Record(msgspec.Struct, kw_only=True):
 
     id: str
     nodes: int = 1
+    hosts: tuple[str, ...] = ()  # where it began; Slurm drops those that it lost
     is_stopping: bool = False
     is_killed: bool = False
     end: JobStatus | None = None  # how it ended, once Slurm said so
@@ -67,6 +78,8 @@ class SlurmEngine:
         self._folder = folder
         self._options: SlurmOptions = read_options(options or {})
         self._environment = clean_environment(environ)
+        # Slurm says which are a job's; the server's own must not be taken for them.
+        self._environment.pop("CUDA_VISIBLE_DEVICES", None)
         conf = self._options.conf or environ.get("SLURM_CONF")
         if conf:
             self._environment["SLURM_CONF"] = conf
@@ -77,12 +90,13 @@ class SlurmEngine:
             one_machine=self._options.one_machine,
             shared_folder=self._options.shared,
             gpus=True,
+            finds_server=self._options.one_machine,
         )
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         """Have Slurm say whether it would take a job as configured."""
-        trial = NodeGroup(key="check", plan=b"{}")
-        command = plan_batch(trial, self._options, "runyard-check", Path("/"))
+        group = trial or NodeGroup(key="check", plan=b"{}")
+        command = plan_batch(group, self._options, "runyard-check", Path("/"))
         self._ask([*command, "--test-only"], "#!/bin/sh\n")
 
     def start(self, group: NodeGroup) -> JobId:
@@ -111,7 +125,11 @@ class SlurmEngine:
             statuses = self._statuses(jobs)
             for job, status in statuses.items():
                 self._settle(job, status)
-        return statuses
+            numbers = {job: record.id for job in jobs if (record := self._record(job)) is not None}
+        return {
+            job: msgspec.structs.replace(status, name=numbers.get(job, ""))
+            for job, status in statuses.items()
+        }
 
     def stop(self, job: JobId) -> None:
         """Ask the agents to end; a job that still waits is taken from the queue."""
@@ -132,19 +150,72 @@ class SlurmEngine:
             record = self._record(job) or self._adopt(job)
             if record is None:
                 return
+            patience = _KILL_AGAIN_SECONDS if record.is_killed else _KILL_SECONDS
             if not record.is_killed:
                 record.is_killed = True
                 self._write(job, record)
-        if not self._is_there(job):
-            return
         self._cancel(record, "--state=PENDING")
-        deadline = time.monotonic() + _KILL_SECONDS
-        while self._is_there(job) and time.monotonic() < deadline:
-            self._signal(record, "USR2")  # again: a watch that only starts does not hear it
-            time.sleep(_LOOK_SECONDS)
-        if self._is_there(job):
+        # Again and again: a watch that only starts does not hear.
+        is_over = self._ends(job, patience, lambda: self._signal(record, "USR2"))
+        if not is_over:
             self._signal(record, "KILL")
             self._cancel(record)
+            is_over = self._ends(job, _END_SECONDS)
+        left = self._end_here(job, record.nodes)
+        if not is_over or left:
+            raise self._not_ended(job, record, left)
+
+    def _ends(self, job: JobId, seconds: float, ask: Callable[[], None] = lambda: None) -> bool:
+        """Whether Slurm's job comes to its end within that time."""
+        deadline = time.monotonic() + seconds
+        while self._is_there(job):
+            if time.monotonic() >= deadline:
+                return False
+            ask()
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _end_here(self, job: JobId, nodes: int) -> set[int]:
+        """End what runs on this very machine, if no daemon of Slurm did; what could not be."""
+        places = self._places(job, nodes)
+        name = self._slurm_name(job)
+        markers = {name, watch_marker(name), *map(processes.job_marker, places)}
+
+        def find() -> dict[int, processes.Stat]:
+            found: dict[int, processes.Stat] = {}
+            for marker in markers:
+                found |= processes.job_processes(marker)
+            return found
+
+        first = find()
+        # Watches before agents before ranks, or they would see each other fail.
+        for pid in sorted(first, key=lambda pid: (first[pid].start, pid)):
+            processes.send(pid, signal.SIGKILL)
+        left = set(processes.end_processes(find, 0))
+        for node, place in enumerate(places) if first else ():
+            remote.clear(place, node)
+            if not self._options.shared:
+                remove_folder(Path(place))
+        return left
+
+    def _places(self, job: JobId, nodes: int) -> list[str]:
+        """The job folders of all nodes, as they are called on each."""
+        if self._options.shared:
+            return [str(self._folder / job)] * nodes
+        top = os.path.abspath(os.path.expanduser(self._options.folder or "~/.runyard-node"))
+        return [str(remote.job_place(top, job, node)) for node in range(nodes)]
+
+    def _not_ended(self, job: JobId, record: _Record, left: set[int]) -> EngineFailed:
+        row = self._queue().get(self._slurm_name(job))
+        hosts = ", ".join(row.hosts) if row is not None else ""
+        seen = f" Processes here: {', '.join(map(str, sorted(left)))}." if left else ""
+        return EngineFailed(
+            f"Slurm's job {record.id} of '{job}' could not be ended.",
+            why=f"Slurm says: {row.state if row is not None else 'it is over'}"
+            f"{' on ' + hosts if hosts else ''}.{seen} Its processes may hang in the system, e.g. "
+            "in a disk or a GPU that does not answer.",
+            fix=f"Look at its nodes ('scontrol show job {record.id}'); it is tried again.",
+        )
 
     def jobs(self) -> Sequence[JobId]:
         """Every job that has a folder here."""
@@ -173,11 +244,12 @@ class SlurmEngine:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._options.shared:
-                job_folder.write_atomically(str(folder / wire.PLAN_FILE), group.plan)
+                plan = plan_for_nodes(group, self._options)
+                job_folder.write_atomically(str(folder / wire.PLAN_FILE), plan)
         except OSError as error:
             raise EngineFailed(f"Job '{job}' cannot be prepared.", why=str(error)) from error
         command = plan_batch(group, self._options, self._slurm_name(job), folder)
-        script, variables = render_script(group, self._options, folder)
+        script, variables = render_script(group, self._options, self._slurm_name(job), folder)
         try:
             answer = self._ask(command, script, variables)
         except (EngineFailed, Invalid):
@@ -211,8 +283,31 @@ class SlurmEngine:
         if left is not None:
             return left
         status = judge(row, is_stopping=record.is_stopping, number=record.id)
-        over = status.phase in (JobPhase.EXITED, JobPhase.GONE)
-        return with_words(status, self._last_words(job)) if over else status
+        if status.phase in (JobPhase.EXITED, JobPhase.GONE):
+            return with_words(status, self._last_words(job) or self._lost_hosts(row, record.hosts))
+        if status.phase is JobPhase.ACTIVE and not status.detail:
+            return msgspec.structs.replace(status, detail=self._unheard(job, record))
+        return status
+
+    def _lost_hosts(self, row: QueueRow | None, hosts: Sequence[str]) -> str:
+        """What Slurm writes into the log of a job that lost nodes, for one that has no log."""
+        if row is None or not row.has_lost_node or not hosts:
+            return ""
+        which = [f"--nodes={','.join(hosts)}", "--states=down", "--format=%N"]
+        down = self._ask(["sinfo", "--noheader", "--Node", *which], may_fail=True).split()
+        return f"Node failure on {','.join(dict.fromkeys(down))}" if down else ""
+
+    def _unheard(self, job: JobId, record: _Record) -> str:
+        """Which nodes cannot reach the server, in words, where that can be seen."""
+        notes = [
+            (node, job_folder.read_json(str(self._own(job, node) / "silent")))
+            for node in range(record.nodes if self._options.shared else 0)
+        ]
+        silent = [(node, one["url"]) for node, one in notes if isinstance(one, dict)]
+        if not silent:
+            return ""
+        names = ", ".join(str(node) for node, _ in silent)
+        return f"node {names} cannot reach the server at {silent[0][1]}; is RUNYARD_PUBLIC_URL set?"
 
     def _settle(self, job: JobId, status: JobStatus) -> None:
         """Keep what Slurm will forget, and say again what may not have been heard."""
@@ -225,7 +320,11 @@ class SlurmEngine:
                     self._cancel(record, "--state=PENDING")
                 record.end = status
                 self._write(job, record)
-        elif record.is_stopping:
+            return
+        if status.hosts and not record.hosts:
+            record.hosts = status.hosts
+            self._write(job, record)
+        if record.is_stopping:
             self._say_stop(job, record)
 
     def _say_stop(self, job: JobId, record: _Record) -> None:
@@ -262,12 +361,18 @@ class SlurmEngine:
 
     def _left_exit(self, job: JobId, record: _Record) -> JobStatus | None:
         """The end of a job whose agents all left their exit codes in a shared folder."""
-        own = [str(self._own(job, node)) for node in range(record.nodes)]
-        codes = [node_watch.read_exit(one) for one in own] if self._options.shared else [None]
-        found = [code for code in codes if code is not None]
-        if len(found) < len(codes):
+        if not self._options.shared:
             return None
-        return JobStatus(phase=JobPhase.EXITED, exit_code=next((one for one in found if one), 0))
+        own = [str(self._own(job, node)) for node in range(record.nodes)]
+        codes = [code for one in own if (code := node_watch.read_exit(one)) is not None]
+        if len(codes) < len(own):
+            return None
+        left = job_folder.read_json(f"{own[0]}/exit.json") or {}
+        return JobStatus(
+            phase=JobPhase.EXITED,
+            exit_code=next((one for one in codes if one), 0),
+            detail=str(left.get("trouble", "")),
+        )
 
     def _leave_word_to_stop(self, job: JobId, node: int) -> None:
         """Have an agent that is starting stop at once."""

@@ -8,7 +8,7 @@ import msgspec
 
 from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unavailable
 from runyard.engines.base import JobPhase, JobStatus
-from runyard_runtime import boot, node_watch, remote
+from runyard_runtime import node_watch, remote
 
 # Columns of squeue and their widths: Slurm cuts what is longer, and separates by nothing.
 _COLUMNS = (
@@ -19,6 +19,7 @@ _COLUMNS = (
     ("Reason", 80),
     ("NodeList", 1000),
     ("Name", 300),
+    ("Comment", 400),  # the last, because a user's language may need more bytes than letters
 )
 QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
 
@@ -29,19 +30,26 @@ _RUNS |= {"RESIZING"}
 
 _LOST = "its agents were lost"
 _NODE = re.compile(r"Node failure on (\S+)")
-_NO_AGENT = (boot.UNREACHABLE, boot.REFUSED, boot.NO_ROOM, boot.DAMAGED)
-
-# Why a job was ended by Slurm.
-_ENDS = {
-    "NODE_FAIL": "a node of it failed",
-    "BOOT_FAIL": "a node of it could not be started",
-    "PREEMPTED": "it was preempted by a job of higher priority",
-    "TIMEOUT": "its time limit is over",
-    "DEADLINE": "its deadline is over",
-    "OUT_OF_MEMORY": "it used more memory than it asked for",
-    "CANCELLED": "it was cancelled in Slurm",
-    "REVOKED": "another cluster took it",
+# What a node said that cannot run an agent, see `node_watch.BatchJob`.
+_SAID = re.compile(r"Runyard (\d+): (\S*): (.*)")
+# The exit codes of such a job: what it means, and the code of the run's error.
+_NO_AGENT = {
+    **{code: (remote.WORDS[code], name) for code, name in remote.CODES.items()},
+    node_watch.NO_PYTHON: ("the node has no Python that can start an agent", "NodePython"),
 }
+
+# Why a job was ended by Slurm, and the code of the run's error.
+_ENDS = {
+    "NODE_FAIL": ("a node of it failed", ""),
+    "BOOT_FAIL": ("a node of it could not be started", ""),
+    "PREEMPTED": ("it was preempted by a job of higher priority", "Preempted"),
+    "TIMEOUT": ("its time limit is over", "ClusterTimeLimit"),
+    "DEADLINE": ("its deadline is over", "ClusterTimeLimit"),
+    "OUT_OF_MEMORY": ("it used more memory than it asked for", "OutOfMemory"),
+    "CANCELLED": ("it was cancelled in Slurm", "CanceledInCluster"),
+    "REVOKED": ("another cluster took it", ""),
+}
+_NEVER_PLACED = "CannotBePlaced"
 
 # Why a job waits. Limits of accounts have many names of one pattern.
 _REASONS = {
@@ -64,7 +72,7 @@ _REASONS = {
 _LIMIT = re.compile(r"(?:Assoc|QOS)\w*(?:Limit|Max|Grp|Resource)\w*")
 # Such a job would wait for ever.
 _HOPELESS = {
-    "PartitionConfig": "it asks for more nodes, or larger ones, than the partition has",
+    "PartitionConfig": "it asks for more nodes, larger ones, or more time than the partition has",
     "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
     "PartitionTimeLimit": "it asks for more time than the partition allows",
     "BadConstraints": "no node has what it asks for",
@@ -73,6 +81,19 @@ _HOPELESS = {
     "InvalidAccount": "its account does not exist or may not be used by the server's user",
     "InvalidQOS": "its QOS does not exist or may not be used by the account",
 }
+# Slurm has no short word for some of them, only a sentence.
+_HOPELESS_WORDS = (
+    (re.compile(r"account not (?:known|permitted)", re.IGNORECASE), "AccountNotAllowed"),
+    (re.compile(r"QOS not (?:known|permitted)", re.IGNORECASE), "QOSNotAllowed"),
+)
+
+
+def why_hopeless(reason: str) -> str:
+    """Why a job can never run; empty if it may."""
+    for pattern, short in _HOPELESS_WORDS:
+        if pattern.search(reason):
+            return _HOPELESS[short]
+    return _HOPELESS.get(reason, "")
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +105,19 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     reason: str
     hosts: tuple[str, ...]
+    comment: str = ""
 
     @property
     def is_over(self) -> bool:
         """True once nothing of it runs or will run."""
         return self.state not in _WAITS | _RUNS
+
+    @property
+    def has_lost_node(self) -> bool:
+        """True if Slurm ends it, or ended it, because a node failed."""
+        return self.state == "NODE_FAIL" or (
+            self.reason == "NodeDown" and self.state == "COMPLETING"
+        )
 
 
 def parse_queue(text: str) -> dict[str, QueueRow]:
@@ -99,7 +128,7 @@ def parse_queue(text: str) -> dict[str, QueueRow]:
         for _, width in _COLUMNS:
             cells.append(line[at : at + width].strip())
             at += width
-        number, state, status, nodes, reason, hosts, name = cells
+        number, state, status, nodes, reason, hosts, name, comment = cells
         if not number:
             continue
         row = QueueRow(
@@ -109,6 +138,7 @@ def parse_queue(text: str) -> dict[str, QueueRow]:
             nodes=_number(nodes) or 1,
             reason=reason,
             hosts=expand_hosts(hosts),
+            comment=comment,
         )
         if name not in rows or _number(rows[name].id) < _number(number):
             rows[name] = row
@@ -119,32 +149,40 @@ def judge(row: QueueRow | None, *, is_stopping: bool, number: str) -> JobStatus:
     """How a job is, by what Slurm says of it; `is_stopping`: we asked it to end."""
     if row is None:
         return _gone(f"Slurm no longer knows its job {number}")
+    said = _SAID.fullmatch(row.comment)
+    if said and int(said[1]) in _NO_AGENT:
+        # The group cannot be whole any more, so the others need not wait for that node.
+        words = f"{said[3].rstrip('.')} (node {said[2]}, Slurm's job {row.id})"
+        return _gone(words, _NO_AGENT[int(said[1])][1])
     if row.state in _WAITS:
-        if row.reason in _HOPELESS:
-            return _gone(f"Slurm cannot run its job {row.id}: {_HOPELESS[row.reason]}")
+        if why_hopeless(row.reason):
+            return _hopeless(row)
         return JobStatus(phase=JobPhase.PENDING, detail=f"{explain_wait(row.reason)}, job {row.id}")
-    if row.state == "COMPLETING" and row.reason == "NodeDown":
-        return _gone(f"Slurm ends its job {row.id}: {_ENDS['NODE_FAIL']}")  # that may take long
+    if row.has_lost_node and not row.is_over:
+        return _gone(f"Slurm ends its job {row.id}: {_ENDS['NODE_FAIL'][0]}")  # that may take long
     if row.state in _RUNS:
-        words = "" if row.state == "RUNNING" else f"Slurm says: {row.state.lower()}"
+        words = f"node {said[2]} says: {said[3]}" if said else ""
+        if row.state != "RUNNING":
+            words = f"Slurm says: {row.state.lower()}"
         return JobStatus(phase=JobPhase.ACTIVE, hosts=row.hosts, detail=words)
     if row.state == "CANCELLED" and is_stopping and not row.hosts:
         words = "it was stopped before Slurm had started it"
         return JobStatus(phase=JobPhase.EXITED, exit_code=-signal.SIGTERM, detail=words)
     if row.state in ("COMPLETED", "FAILED"):
         return _judge_end(row)
-    words = _ENDS.get(row.state, f"it is {row.state}")
+    words, code = _ENDS.get(row.state, (f"it is {row.state}", ""))
     where = f" on {', '.join(row.hosts)}" if row.hosts else ""
-    return _gone(f"Slurm ended its job {row.id}{where}: {words} ({row.state})")
+    return _gone(f"Slurm ended its job {row.id}{where}: {words} ({row.state})", code)
 
 
 def _judge_end(row: QueueRow) -> JobStatus:
     """How a job is whose script ended by itself, or that Slurm could not run at all."""
     code = row.exit_status >> 8
-    if row.reason in _HOPELESS:
-        return _gone(f"Slurm cannot run its job {row.id}: {_HOPELESS[row.reason]}")
+    if why_hopeless(row.reason):
+        return _hopeless(row)
     if code in _NO_AGENT:
-        return _gone(f"{remote.WORDS[code]} (Slurm's job {row.id} on {', '.join(row.hosts)})")
+        words, name = _NO_AGENT[code]
+        return _gone(f"{words} (Slurm's job {row.id} on {', '.join(row.hosts)})", name)
     if row.exit_status & 127 or code == node_watch.LOST or not row.hosts:
         return _gone(f"{_LOST} in Slurm's job {row.id} ({row.reason})")
     return JobStatus(phase=JobPhase.EXITED, exit_code=remote.exit_code(code), hosts=row.hosts)
@@ -217,6 +255,7 @@ _REFUSALS: Sequence[tuple[str, str, str, type[RunyardError]]] = (
     ),
     (
         r"node configuration is not available|memory specification|generic resource"
+        r"|feature specification"
         r"|more processors|node count|cpu count|\bgres\b",
         "No node of the cluster has what the job asks for.",
         "'sinfo -N -o \"%N %c %m %G\"' shows what nodes have; choose a smaller size or another "
@@ -248,8 +287,12 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 _HOSTS = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)|([^\[\],]+)")
 
 
-def _gone(words: str) -> JobStatus:
-    return JobStatus(phase=JobPhase.GONE, detail=words, node_lost=True)
+def _hopeless(row: QueueRow) -> JobStatus:
+    return _gone(f"Slurm cannot run its job {row.id}: {why_hopeless(row.reason)}", _NEVER_PLACED)
+
+
+def _gone(words: str, code: str = "") -> JobStatus:
+    return JobStatus(phase=JobPhase.GONE, detail=words, node_lost=True, code=code)
 
 
 def _number(text: str) -> int:

@@ -1,5 +1,6 @@
 """What is handed to Slurm: options as people give them, the `sbatch` line, the script. Pure."""
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ import msgspec
 
 from runyard.domain.errors import Invalid
 from runyard.engines.base import NodeGroup
-from runyard_runtime import node_watch, remote
+from runyard_runtime import node_watch, remote, wire
 
 _WATCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -20,8 +21,20 @@ _WATCH_AFAR = (
     "exec(os.environ['RUNYARD_WATCH_TEXT'], space); "
     "sys.exit(space['main_afar'](os.environ['RUNYARD_BOOT_TEXT'], int(sys.argv[1])))"
 )
-# A watch that only starts must not be ended by a stop; what it misses is said again.
-_DEAF = "trap '' TERM USR2"
+# What starts the watch "$@" on a node. A watch that only starts must not be ended by a stop; what
+# it misses is said again. A node without a Python says so itself, as `node_watch.BatchJob` does.
+_BEGIN = r"""trap '' TERM USR2
+cannot() {
+    echo "runyard: $1" >&2
+    said="Runyard %(code)d: $SLURMD_NODENAME: $1"
+    scontrol update JobId="$SLURM_JOB_ID" Comment="$said" >/dev/null 2>&1
+    exit %(code)d
+}
+command -v "$1" >/dev/null 2>&1 || cannot "there is no interpreter '$1' on this node"
+"$1" -S -E -c 'import sys; sys.exit(sys.version_info < (3, 6))' >/dev/null 2>&1 ||
+    cannot "'$1' on this node does not start, or is older than Python 3.6"
+exec "$@" "${SLURM_PROCID:-0}"
+""" % {"code": node_watch.NO_PYTHON}  # noqa: UP031 - braces belong to the shell here
 _TRUE = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -37,18 +50,24 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     one_machine: bool = False  # all nodes are this machine: a cluster for trying out
     python: str = ""  # the interpreter that starts agents; default: ours, or python3 elsewhere
     folder: str = ""  # where a node that shares nothing keeps things
+    environments: str = ""  # where such nodes make environments, e.g. a folder of all of them
     conf: str = ""  # slurm.conf, if it is not where Slurm looks
+    mpi: str = ""  # a plugin of srun (pmix, pmi2, …) that starts MPI's ranks; none: mpirun does
+    # Seconds without the server until a node asks Slurm whether its job is still there.
+    silence_seconds: float = 600.0
 
 
 def read_options(given: Mapping[str, str]) -> SlurmOptions:
     """The options of an attached cluster, checked."""
     fields = {one.name: one.type for one in msgspec.structs.fields(SlurmOptions)}
-    values: dict[str, str | bool] = {}
+    values: dict[str, str | bool | float] = {}
     for name, text in given.items():
         if name not in fields:
             known = ", ".join(sorted(fields))
             raise Invalid(f"Slurm has no option '{name}'.", why=f"There are: {known}.")
-        if fields[name] is not bool:
+        if fields[name] is float:
+            values[name] = _read_seconds(name, str(text))
+        elif fields[name] is not bool:
             values[name] = str(text)
         elif str(text).lower() in _TRUE:
             values[name] = _TRUE[str(text).lower()]
@@ -58,7 +77,36 @@ def read_options(given: Mapping[str, str]) -> SlurmOptions:
         shlex.split(str(values.get("arguments", "")))
     except ValueError as error:
         raise Invalid("Slurm's option 'arguments' is no command line.", why=str(error)) from error
-    return msgspec.convert(values, SlurmOptions)
+    options = msgspec.convert(values, SlurmOptions)
+    if options.mpi and not options.shared:
+        raise Invalid(
+            "Slurm's option 'mpi' needs a shared folder.",
+            why="srun starts the same command on all nodes, and here each has a folder of its own.",
+            fix="Leave it out: mpirun then starts the ranks, through the agents.",
+        )
+    if options.environments and options.shared:
+        raise Invalid(
+            "Slurm's option 'environments' is for nodes that share nothing with the server.",
+            why="Others use the environments in the server's home folder.",
+            fix="Leave it out, or attach the cluster without a shared folder.",
+        )
+    if options.mpi and not re.fullmatch(r"[\w.-]+", options.mpi):
+        raise Invalid(
+            f"Slurm's option 'mpi' is '{options.mpi}'.",
+            why="It is the name of a plugin.",
+            fix="'srun --mpi=list' shows which there are, e.g. pmix.",
+        )
+    return options
+
+
+def _read_seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise Invalid(f"Slurm's option '{name}' is '{text}'.", why="It is a number of seconds.")
+    return seconds
 
 
 def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path) -> list[str]:
@@ -68,7 +116,7 @@ def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path)
         "--parsable",
         "--no-requeue",  # whether a lost job starts again is for the server to say
         f"--job-name={name}",
-        f"--comment=Runyard job {group.key}",
+        f"--comment=Runyard run {msgspec.json.decode(group.plan).get('run_id') or group.key}",
         f"--nodes={group.nodes}",
         f"--ntasks={group.nodes}",
         "--ntasks-per-node=1",
@@ -96,10 +144,30 @@ def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path)
     return [*command, *shlex.split(options.arguments)]
 
 
+def watch_marker(name: str) -> str:
+    """What marks the watches and agents of a job, by which they are found where they can be seen.
+
+    Not what marks its ranks: those an agent ends when the job is over, and not its own watch.
+    """
+    return f"watch-{name}"
+
+
+def plan_for_nodes(group: NodeGroup, options: SlurmOptions) -> bytes:
+    """The plan in a shared folder, with what agents must know of the watch and of srun."""
+    plan = {**msgspec.json.decode(group.plan), "watched": True}
+    if options.mpi:
+        plan["srun"] = {"mpi": options.mpi}
+    return msgspec.json.encode(plan)
+
+
 def render_script(
-    group: NodeGroup, options: SlurmOptions, folder: Path
+    group: NodeGroup, options: SlurmOptions, name: str, folder: Path
 ) -> tuple[str, dict[str, str]]:
     """The batch script of a group, and the variables that go with it (secrets are there only)."""
+    told = {
+        wire.JOB_KEY: watch_marker(name),
+        "RUNYARD_NODE_SILENCE": f"{options.silence_seconds:g}",
+    }
     plan = msgspec.json.decode(group.plan)
     if options.shared:
         python = [options.python or sys.executable, "-S", "-E", "-c"]
@@ -113,9 +181,11 @@ def render_script(
         }
         if options.folder:
             variables["RUNYARD_NODE_FOLDER"] = options.folder
-    lines = ["#!/bin/sh", _DEAF]
+        if options.environments:
+            variables["RUNYARD_NODE_ENVIRONMENTS"] = options.environments
+    variables |= told
     if group.nodes == 1:
-        return "\n".join([*lines, f"exec {shlex.join(watch)} 0", ""]), variables
+        return f"#!/bin/sh\nset -- {shlex.join(watch)}\n{_BEGIN}", variables
     cores = group.resources.cores if group.resources is not None else None
     srun = [
         "srun",
@@ -129,9 +199,9 @@ def render_script(
         "--input=none",
         "/bin/sh",
         "-c",
-        f'{_DEAF}; exec "$@" "$SLURM_PROCID"',
+        _BEGIN,
         "sh",
         *watch,
     ]
     # In a session of its own, or a signal to the batch script would have srun end the agents.
-    return "\n".join([*lines, f"exec setsid -w {shlex.join(srun)}", ""]), variables
+    return f"#!/bin/sh\ntrap '' TERM USR2\nexec setsid -w {shlex.join(srun)}\n", variables

@@ -27,8 +27,31 @@ NEVER_MENDED = {
     "UnknownLauncher": "no node knows how to start it",
     "LauncherMismatch": "its processes cannot be laid over its nodes",
     "ComputeTargetNotFound": "its compute target is gone",
+    "CannotBePlaced": "its cluster has no such nodes",
+    "NodePython": "its nodes have no Python for an agent",
     "MaxRunDurationExceeded": "its time is up",
     "InternalError": "a bug of the platform stays where it is",
+}
+
+
+# What to do about a node that could not work for a run, by the code of the error.
+_FIXES = {
+    "ServerUnreachable": "Give the server an address that nodes reach: RUNYARD_HOST, and "
+    "RUNYARD_PUBLIC_URL where it has another name there.",
+    "NodeRefused": "See that the address which nodes are told is this server's, that it answers to "
+    "that name (RUNYARD_PUBLIC_URL, RUNYARD_ALLOWED_HOSTS), and that its secret was not changed.",
+    "NodeFull": "Make room there, or give the nodes another folder.",
+    "NodePython": "Attach the target with the option 'python': an interpreter of its nodes.",
+    "ClusterTimeLimit": "Attach the target with a longer time_limit, or let the run start again "
+    "from its outputs: max_restarts.",
+}
+
+# What happened, by the code of the error, where that is not that a node could not work.
+_HAPPENED = {
+    "Preempted": "The nodes of this run were taken away.",
+    "ClusterTimeLimit": "The nodes of this run were taken away.",
+    "CanceledInCluster": "The nodes of this run were taken away.",
+    "CannotBePlaced": "The run has no place on its cluster.",
 }
 
 
@@ -59,6 +82,18 @@ def request_cancel(run: RunRecord, now: datetime) -> RunRecord:
     if run.spec.kind is RunKind.INTERACTIVE or not has_job(run):
         return move(run, RunState.CANCELED, now=now)
     return move(run, RunState.CANCEL_REQUESTED, now=now, waiting="its processes are being ended")
+
+
+def give_up(run: RunRecord, now: datetime) -> RunRecord:
+    """The run after somebody gave it up without waiting for its cluster; one that is over stays."""
+    if run.state in TERMINAL or not has_job(run):
+        return request_cancel(run, now)
+    error = RunError(
+        code="GivenUp",
+        message="It was given up without waiting for its cluster, where it may still run. What is "
+        "left of it is ended as soon as that can be reached.",
+    )
+    return move(run, RunState.CANCELED, now=now, error=error)
 
 
 def request_end(
@@ -138,6 +173,7 @@ def end_attempt(run: RunRecord, *path: RunState, now: datetime, error: RunError)
         error=error,
         nodes=run.nodes,
         job=run.job,
+        cluster_job=run.cluster_job,
     )
     return move(
         run,
@@ -148,6 +184,7 @@ def end_attempt(run: RunRecord, *path: RunState, now: datetime, error: RunError)
         attempts=(*run.attempts, ended),
         waiting=f"attempt {run.attempt} failed; the next one begins when nothing is left of it",
         job=None,
+        cluster_job="",
         nodes=(),
         takeovers=0,
         taken_over=None,
@@ -242,12 +279,18 @@ def decide(run: RunRecord, job: JobStatus, now: datetime) -> Verdict | None:
         return Verdict(run=move(run, RunState.CANCELED, now=now))
     if job.phase is JobPhase.EXITED and job.exit_code is None:
         what = "The run did not begin: no agent of it was started."
+    elif job.code:
+        what = _HAPPENED.get(job.code, "A node of this run could not work for it.")
     elif job.phase is JobPhase.EXITED:
         what = f"The agent ended with exit code {job.exit_code} and could not report."
     elif job.node_lost:
         what = "A node of this run was lost, and all that ran on it."
     else:
         what = f"The agent of this run was lost {takeovers} times in a short while."
-    detail = f" The engine says: {job.detail}" if job.detail else ""
-    error = RunError(code="NodeLost", message=what + detail)
+    message = what + (f" The engine says: {job.detail}" if job.detail else "")
+    if job.code in _FIXES:
+        message = f"{message.rstrip('.')}. {_FIXES[job.code]}"
+    is_lost = job.phase is JobPhase.GONE or job.exit_code is None
+    code = job.code or ("NodeLost" if is_lost else "NotReported")
+    error = RunError(code=code, message=message)
     return Verdict(run=end_attempt(run, now=now, error=error))

@@ -69,9 +69,13 @@ class AttachedCompute(ComputeTarget):
         self.refresh_state()
         return self.provisioning_state
 
-    def detach(self) -> None:
-        """Stop using the cluster; refused while unfinished runs are on it. It stays as it is."""
-        super().delete()
+    def detach(self, *, force: bool = False) -> None:
+        """Stop using the cluster, which stays as it is; refused while unfinished runs are on it.
+
+        `force` gives those up, for a cluster that does not come back: they are canceled here, and
+        what is left of them there is ended should it be reached again.
+        """
+        self._remove(force=force)
 
     def delete(self) -> None:
         """Refuse: what was attached is detached."""
@@ -100,6 +104,7 @@ class RayCompute(AttachedCompute):
         server_seconds: float | None = None,
         python: str | None = None,
         node_folder: str | None = None,
+        node_environments: str | None = None,
         description: str | None = None,
         tags: Mapping[str, str | None] | None = None,
     ) -> ClusterAttachConfiguration:
@@ -109,7 +114,8 @@ class RayCompute(AttachedCompute):
         many runs take at once, by default as many as Ray gives. `autoscale`: Ray can grow, so a
         group that fits nowhere now is waited for, `place_seconds` at most. `server_url` is where
         nodes reach the server, which a node that comes up tries for `server_seconds`; `python` is
-        the interpreter on them that starts things, `node_folder` where they keep what they fetch.
+        the interpreter on them that starts things, `node_folder` where they keep what they fetch,
+        and `node_environments` where they make environments, if that is a folder they share.
         """
         return ClusterAttachConfiguration(
             "ray",
@@ -121,6 +127,7 @@ class RayCompute(AttachedCompute):
                 "server_seconds": None if server_seconds is None else f"{server_seconds:g}",
                 "python": python,
                 "node_folder": node_folder,
+                "environments": node_environments,
             },
             {"token": token},
             max_nodes=max_nodes,
@@ -150,6 +157,7 @@ class SlurmCompute(AttachedCompute):
         gpus: int | None = None,
         python: str | None = None,
         node_folder: str | None = None,
+        node_environments: str | None = None,
         config_file: str | None = None,
         mpi: str | None = None,
         description: str | None = None,
@@ -172,6 +180,7 @@ class SlurmCompute(AttachedCompute):
                 "shared": shared_folder,
                 "python": python,
                 "folder": node_folder,
+                "environments": node_environments,
                 "conf": config_file,
                 "mpi": mpi,
             },

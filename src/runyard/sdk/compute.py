@@ -184,10 +184,13 @@ class ComputeTarget:
 
     def delete(self) -> None:
         """Remove the target; refused while unfinished runs need it."""
+        self._remove(force=False)
+
+    def _remove(self, *, force: bool) -> None:
         _ask(
             self.workspace._session,
             "DELETE",
-            _path(self.workspace, self.name),
+            _path(self.workspace, self.name) + ("?force=true" if force else ""),
             answer=dict[str, object],
         )
 

@@ -61,7 +61,7 @@ class Unauthenticated(Denied):
 
 
 class Superseded(Denied):
-    """The token of an attempt that is over, of a run that goes on."""
+    """The token of an attempt that is over, or of the agent of a run that is."""
 
     status = 410
 
@@ -147,7 +147,7 @@ class Guard:
         if grant.role not in ROLES[permission]:
             raise _not_enough(grant)
         if grant.role in (Role.RUN, Role.AGENT):
-            grant = msgspec.structs.replace(grant, workspace=await self._living(grant.subject))
+            grant = msgspec.structs.replace(grant, workspace=await self._living(grant))
             if permission is not Permission.REPORT:  # a report is answered: stop
                 await self._check_attempt(grant.subject, grant.attempt)
         run_id, lineage = params.get("run"), self._platform.lineage
@@ -198,9 +198,12 @@ class Guard:
             raise _not_enough(grant)
         return grant
 
-    async def _living(self, run_id: str) -> str:
-        """The workspace of a run whose token is still good; `Unauthenticated` if it is not."""
-        lineage = self._platform.lineage
+    async def _living(self, grant: Grant) -> str:
+        """The workspace of a run whose token is still good; `Unauthenticated` if it is not.
+
+        An agent is told `Superseded`: it ends its ranks on the word of its own server alone.
+        """
+        run_id, lineage = grant.subject, self._platform.lineage
         try:
             if lineage.knows_end(run_id):
                 over = lineage.is_over(run_id)
@@ -209,8 +212,10 @@ class Guard:
             if not over:
                 return lineage.workspace(run_id)
         except NotFound:
-            pass
-        raise Unauthenticated(
+            if grant.role is Role.AGENT:
+                raise  # which is doubted for a while: the store may be being restored
+        refusal = Superseded if grant.role is Role.AGENT else Unauthenticated
+        raise refusal(
             "The token is not valid any more.",
             why=f"It is of the run '{run_id}', which is over.",
             fix="Use the owner's token: the text in the file `token` of the server's home folder.",

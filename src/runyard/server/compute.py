@@ -1,7 +1,8 @@
 """Routes of compute targets: look, make, attach, change the scale, remove."""
 
 from pathlib import Path
-from urllib.parse import urlsplit
+
+import msgspec
 
 from runyard.conductor import computes, runs
 from runyard.data.sealing import seal
@@ -14,10 +15,22 @@ from runyard.domain.compute import (
     VmSize,
     redact_compute,
 )
-from runyard.domain.errors import Invalid
+from runyard.domain.errors import Invalid, RunyardError
 from runyard.server.platform import Platform, utc_now
 from runyard.server.routing import Call, NoQuery
 from runyard.settings import LOOPBACK, Settings
+
+
+class LookQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether clusters are asked right now; else what was heard of them last is shown."""
+
+    ask: bool = False
+
+
+class RemoveQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the unfinished runs of a target are given up."""
+
+    force: bool = False
 
 
 def list_sizes(call: Call[None, NoQuery]) -> list[VmSize]:
@@ -25,32 +38,58 @@ def list_sizes(call: Call[None, NoQuery]) -> list[VmSize]:
     return computes.list_sizes()
 
 
-def list_computes(call: Call[None, NoQuery]) -> list[ComputeRecord]:
+def list_computes(call: Call[None, LookQuery]) -> list[ComputeRecord]:
     """All compute targets of a workspace with their nodes, oldest first."""
     store = call.platform.store
     workspace = runs.load_workspace(store, call.params["workspace"])
-    return [redact_compute(one) for one in computes.list_computes(store, workspace)]
+    found = computes.list_computes(store, workspace)
+    return [_shown(call.platform, one, ask=call.query.ask) for one in found]
 
 
-def get_compute(call: Call[None, NoQuery]) -> ComputeRecord:
+def get_compute(call: Call[None, LookQuery]) -> ComputeRecord:
     """One compute target with its nodes."""
     store = call.platform.store
     workspace = runs.load_workspace(store, call.params["workspace"])
-    return redact_compute(computes.load_compute(store, workspace, call.params["compute"]))
+    record = computes.load_compute(store, workspace, call.params["compute"])
+    return _shown(call.platform, record, ask=call.query.ask)
+
+
+def _shown(platform: Platform, record: ComputeRecord, *, ask: bool) -> ComputeRecord:
+    """A target without its secrets, and with what is wrong with its cluster right now."""
+    shown = redact_compute(record)
+    if record.engine is None:
+        return shown
+    trouble = platform.conductor.trouble_of(record.engine)
+    if ask:
+        try:
+            platform.conductor.check_engine(record.engine, each=record.resources)
+        except RunyardError as error:
+            trouble = f"{error.what} {error.why}".rstrip()
+    if not trouble:
+        return shown
+    warning = f"Its cluster cannot be used now: {trouble}"
+    return msgspec.structs.replace(shown, warnings=(*shown.warnings, warning))
 
 
 def put_compute(call: Call[ComputeSpec, NoQuery]) -> ComputeRecord:
     """Make a compute target; one of that name and size gets the new scale."""
     platform = call.platform
     workspace = runs.load_workspace(platform.store, call.params["workspace"])
+    name, engine = call.params["compute"], _engine_of_settings(platform)
+    warnings: tuple[str, ...] = ()
+    if engine is not None:
+        warnings = _warn_of_loopback(platform, engine)
+        if not computes.has_compute(platform.store, workspace, name):
+            platform.conductor.check_engine(engine, each=computes.asked_of(call.body))
     record = computes.create_compute(
         platform.store,
         workspace,
-        call.params["compute"],
+        name,
         call.body,
         platform.machine,
         utc_now(),
-        _engine_of_settings(platform),
+        engine,
+        warnings,
     )
     platform.conductor.wake()
     return redact_compute(record)
@@ -62,7 +101,7 @@ def attach_compute(call: Call[AttachSpec, NoQuery]) -> ComputeRecord:
     workspace = runs.load_workspace(platform.store, call.params["workspace"])
     asked = computes.plan_attached(workspace, name, call.body, platform.secret, utc_now())
     assert asked.engine is not None
-    platform.conductor.check_engine(asked.engine)
+    platform.conductor.check_engine(asked.engine, each=asked.resources)
     record = computes.attach_compute(
         platform.store,
         workspace,
@@ -78,10 +117,9 @@ def attach_compute(call: Call[AttachSpec, NoQuery]) -> ComputeRecord:
 
 def _warn_of_loopback(platform: Platform, engine: EngineRef) -> tuple[str, ...]:
     """Words for who attaches a cluster elsewhere to a server that listens to its machine alone."""
-    settings, address = platform.settings, engine.options.get("address", "")
-    host = urlsplit(address if "//" in address else f"//{address}").hostname
-    reached = settings.public_url or engine.options.get("url") or settings.host not in LOOPBACK
-    if reached or host in LOOPBACK or platform.conductor.capabilities_of(engine).one_machine:
+    settings = platform.settings
+    is_reached = settings.public_url or settings.host not in LOOPBACK
+    if is_reached or platform.conductor.capabilities_of(engine).finds_server:
         return ()
     return (
         "The server listens on this machine alone, so nodes of other machines cannot report to "
@@ -125,9 +163,14 @@ def patch_compute(call: Call[ComputePatch, NoQuery]) -> ComputeRecord:
     return redact_compute(record)
 
 
-def delete_compute(call: Call[None, NoQuery]) -> None:
-    """Remove a compute target that no unfinished run needs."""
+def delete_compute(call: Call[None, RemoveQuery]) -> None:
+    """Remove a compute target that no unfinished run needs; with `force` those are given up."""
     platform = call.platform
     workspace = runs.load_workspace(platform.store, call.params["workspace"])
+    if call.query.force:
+        record = computes.load_compute(platform.store, workspace, call.params["compute"])
+        for run in computes.active_runs(platform.store, record):
+            runs.give_up(platform.store, run.id, utc_now())
+            platform.changed(run.id, wake=True)
     computes.delete_compute(platform.store, workspace, call.params["compute"])
     platform.conductor.wake()

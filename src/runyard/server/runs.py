@@ -52,6 +52,12 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wait: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class CancelQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether to give a run up whose cluster does not answer."""
+
+    force: bool = False
+
+
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a page, with a ticket that opens it."""
 
@@ -116,9 +122,10 @@ def patch(call: Call[RunPatch, NoQuery]) -> RunRecord:
     return redact_run(run)
 
 
-def cancel(call: Call[None, NoQuery]) -> RunRecord:
-    """Ask for a run's end."""
-    run = runs.cancel(call.platform.store, call.params["run"], utc_now())
+def cancel(call: Call[None, CancelQuery]) -> RunRecord:
+    """Ask for a run's end; with `force` without waiting for the cluster that has it."""
+    end = runs.give_up if call.query.force else runs.cancel
+    run = end(call.platform.store, call.params["run"], utc_now())
     call.platform.changed(run.id, wake=True)
     return redact_run(run)
 

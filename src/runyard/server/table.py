@@ -160,7 +160,14 @@ RUN_ROUTES = (
         body=RunPatch,
         answer=RunRecord,
     ),
-    _post(f"{_RUN}/cancel", P.WRITE, runs.cancel, None, RunRecord),
+    Route(
+        verb="POST",
+        path=f"{_RUN}/cancel",
+        permission=P.WRITE,
+        handler=runs.cancel,
+        query=runs.CancelQuery,
+        answer=RunRecord,
+    ),
     _post(f"{_RUN}/complete", P.SUPERVISE, runs.complete, None, RunRecord),
     _post(f"{_RUN}/fail", P.SUPERVISE, runs.fail, RunError, RunRecord),
     _post(f"{_RUN}/ticket", P.JOB, runs.ticket, None, runs.Ticket),
@@ -332,7 +339,14 @@ ENVIRONMENT_ROUTES = (
 
 COMPUTE_ROUTES = (
     _get(f"{_API}/vmsizes", P.READ, compute.list_sizes, list[VmSize]),
-    _get(f"{_WORKSPACE}/computes", P.READ, compute.list_computes, list[ComputeRecord]),
+    Route(
+        verb="GET",
+        path=f"{_WORKSPACE}/computes",
+        permission=P.READ,
+        handler=compute.list_computes,
+        query=compute.LookQuery,
+        answer=list[ComputeRecord],
+    ),
     Route(
         verb="PUT",
         path=_COMPUTE,
@@ -341,7 +355,14 @@ COMPUTE_ROUTES = (
         body=ComputeSpec,
         answer=ComputeRecord,
     ),
-    _get(_COMPUTE, P.READ, compute.get_compute, ComputeRecord),
+    Route(
+        verb="GET",
+        path=_COMPUTE,
+        permission=P.READ,
+        handler=compute.get_compute,
+        query=compute.LookQuery,
+        answer=ComputeRecord,
+    ),
     Route(
         verb="PATCH",
         path=_COMPUTE,
@@ -350,7 +371,13 @@ COMPUTE_ROUTES = (
         body=ComputePatch,
         answer=ComputeRecord,
     ),
-    Route(verb="DELETE", path=_COMPUTE, permission=P.WRITE, handler=compute.delete_compute),
+    Route(
+        verb="DELETE",
+        path=_COMPUTE,
+        permission=P.WRITE,
+        handler=compute.delete_compute,
+        query=compute.RemoveQuery,
+    ),
     _post(f"{_COMPUTE}/attach", P.WRITE, compute.attach_compute, AttachSpec, ComputeRecord),
 )
 

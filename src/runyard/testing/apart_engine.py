@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
 from runyard_runtime import job_folder, processes, remote
 
@@ -24,11 +26,17 @@ _KEEPER = """
 wait $!; code=$?
 echo $code >"$KEPT.status.new" && mv "$KEPT.status.new" "$KEPT.status"
 """
+_HOST = "node-"
+_WRONG_CLOCK = "import time; time.time = lambda real=time.time: real() + {}\n"
 _KILLED = 128 + signal.SIGKILL
 
 
 class ApartEngine:
-    """Starts agents on this machine as if it were many; `variables` are for all of them."""
+    """Starts agents on this machine as if it were many; `variables` are for all of them.
+
+    `clocks` has the seconds by which those of nodes are wrong, `quirks` Python code for what else
+    is wrong with their machines.
+    """
 
     name = "apart"
 
@@ -36,9 +44,11 @@ class ApartEngine:
         self._folder = folder
         self._interpreter = interpreter
         self._variables = variables
+        self.clocks: dict[int, float] = {}
+        self.quirks = ""
         self.capabilities = Capabilities(multi_node=True, one_machine=True)
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         """It takes everything."""
 
     def node(self, index: int) -> Path:
@@ -57,6 +67,16 @@ class ApartEngine:
         """The exit status of the agent's process, once it has ended."""
         known = job_folder.read_json(str(self._kept(job, index, "status")))
         return known if isinstance(known, int) else None
+
+    def lose_node(self, host: str) -> None:
+        """Have a node vanish for good, with all that runs on it."""
+        lost = self._folder / "lost"
+        lost.mkdir(parents=True, exist_ok=True)
+        (lost / host).touch()
+        index = int(host.removeprefix(_HOST))
+        for job in self.jobs():
+            if index < self._nodes(job):
+                self._end(job, index)
 
     def start(self, group: NodeGroup) -> JobId:
         """Start the agents that are not there, or find them."""
@@ -84,11 +104,7 @@ class ApartEngine:
     def kill(self, job: JobId) -> None:
         """End everything on all nodes."""
         for index in range(self._nodes(job)):
-            if self._phase(job, index) is JobPhase.ACTIVE:
-                processes.send(self._pid(job, index), signal.SIGKILL)
-                while self.status_of(job, index) is None:
-                    time.sleep(0.005)
-            remote.end(str(self.place(job, index)))
+            self._end(job, index)
 
     def jobs(self) -> Sequence[JobId]:
         """Those that were started and not forgotten."""
@@ -98,6 +114,13 @@ class ApartEngine:
     def forget(self, job: JobId) -> None:
         """Keep nothing of it."""
         shutil.rmtree(self._folder / "kept" / job, ignore_errors=True)
+
+    def _end(self, job: JobId, index: int) -> None:
+        if self._phase(job, index) is JobPhase.ACTIVE:
+            processes.send(self._pid(job, index), signal.SIGKILL)
+            while self.status_of(job, index) is None:
+                time.sleep(0.005)
+        remote.end(str(self.place(job, index)))
 
     def _spawn(self, job: JobId, index: int, plan: Mapping[str, object]) -> None:
         for what in ("pid", "status"):
@@ -111,19 +134,32 @@ class ApartEngine:
             **self._variables,
             "KEPT": str(self._folder / "kept" / job / str(index)),
         }
-        program = [self._interpreter, "-S", "-E", "-c", remote.boot_text()]
+        wrong = _WRONG_CLOCK.format(self.clocks.get(index, 0)) + self.quirks
+        program = [self._interpreter, "-S", "-E", "-c", wrong + remote.boot_text()]
         keeper = ["/bin/sh", "-c", f"({_KEEPER}) &", "sh", *program]
         subprocess.run(keeper, env=environment, cwd="/", start_new_session=True, check=True)
         while not self._kept(job, index, "pid").exists():
             time.sleep(0.002)
 
     def _status(self, job: JobId) -> JobStatus:
-        phases = [self._phase(job, index) for index in range(self._nodes(job))]
+        nodes = range(self._nodes(job))
+        hosts = tuple(f"{_HOST}{index}" for index in nodes)
+        gone = JobStatus(phase=JobPhase.GONE, hosts=hosts)
+        for host in hosts:
+            if (self._folder / "lost" / host).exists():
+                detail = f"{host} does not answer"
+                return msgspec.structs.replace(gone, node_lost=True, detail=detail)
+        for index in nodes:
+            code = remote.CODES.get(self.status_of(job, index) or 0)
+            if code is not None:
+                words = f"{hosts[index]}: {self.words(job, index).strip()}"
+                return msgspec.structs.replace(gone, node_lost=True, code=code, detail=words)
+        phases = [self._phase(job, index) for index in nodes]
         if not phases or JobPhase.GONE in phases:
-            return JobStatus(phase=JobPhase.GONE)
+            return gone
         if JobPhase.ACTIVE in phases:
-            return JobStatus(phase=JobPhase.ACTIVE)
-        codes = [remote.exit_code(self.status_of(job, index)) for index in range(len(phases))]
+            return JobStatus(phase=JobPhase.ACTIVE, hosts=hosts)
+        codes = [remote.exit_code(self.status_of(job, index)) for index in nodes]
         return JobStatus(phase=JobPhase.EXITED, exit_code=next((code for code in codes if code), 0))
 
     def _phase(self, job: JobId, index: int) -> JobPhase:
@@ -158,3 +194,8 @@ def _wait_until_it_hears(pid: int) -> None:
             if caught & 1 << signal.SIGTERM - 1:
                 return
             time.sleep(0.005)
+
+
+def open_apart(folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]) -> ApartEngine:
+    """The engine as the table of engines has it: its options are variables of the agents."""
+    return ApartEngine(folder, **options)

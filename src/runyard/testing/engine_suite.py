@@ -4,21 +4,34 @@ class TestMyEngine(EngineSuite):
     @pytest.fixture
     def engines(self, tmp_path):
         return lambda: MyEngine(tmp_path)      # each call: another object, the same jobs
+
+    @pytest.fixture
+    def lose_node(self, cluster):              # where one node can be lost alone
+        def lose(hosts):
+            cluster.unplug(hosts[1])
+            return hosts[1]
+        return lose
 """
 
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runyard.engines.base import Engine, JobId, JobPhase, JobStatus, NodeGroup
-from runyard.testing.fake_server import FakeServer, wait_until
+from runyard.domain.errors import EngineFailed, RunyardError, Unavailable
+from runyard.engines.base import Engine, JobId, JobPhase, JobStatus, NodeGroup, NodeResources
+from runyard.testing.fake_server import AGENT_TOKEN, FakeServer, wait_until
+from runyard.testing.interpreters import interpreters
 from runyard_runtime import processes
 
 Engines = Callable[[], Engine]
+LoseNode = Callable[[Sequence[str]], str]  # of these hosts, one vanishes with all on it: which
 DRIVER_LOG = "azureml-logs/70_driver_log.txt"
 GHOST = JobId("a-job-that-never-was")
 FOREVER = "print('running', flush=True)\nimport time\ntime.sleep(600)"
@@ -113,8 +126,38 @@ def stopped_early(engine: Engine, server: FakeServer, job: JobId) -> None:
         assert status.exit_code == -signal.SIGTERM
 
 
-class EngineSuite:
-    """The promises of `runyard.engines.base.Engine`."""
+def refusal(engine: Engine, group: NodeGroup) -> str:
+    """What the engine says of a group that it cannot run: when it is started, or polled."""
+    try:
+        job = engine.start(group)
+    except Unavailable:
+        raise
+    except RunyardError as error:
+        assert list(engine.jobs()) == [], "what was refused is not kept"
+        return error.what + error.why
+    wait_until(lambda: engine.poll([job])[job].detail)
+    assert engine.poll([job])[job].phase in (JobPhase.PENDING, JobPhase.GONE)
+    return engine.poll([job])[job].detail
+
+
+def is_killed(engine: Engine, job: JobId) -> bool:
+    """Kill a job; False if something is left of it, so that it is to be killed again."""
+    try:
+        engine.kill(job)
+    except EngineFailed:
+        return False
+    return True
+
+
+def command_lines() -> Iterator[bytes]:
+    """What is on the command lines of this machine, for all to read."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it is over
+            yield path.read_bytes()
+
+
+class NodeLossSuite:
+    """What every engine promises of a job that loses a node."""
 
     @pytest.fixture
     def engines(self) -> Engines:
@@ -130,7 +173,45 @@ class EngineSuite:
         engine = engines()
         yield engine
         for job in engine.jobs():
-            engine.kill(job)
+            wait_until(partial(is_killed, engine, job))
+
+    @pytest.fixture
+    def lose_node(self, engine: Engine) -> LoseNode:
+        """Has one of the named hosts vanish, with all that runs there, and says which."""
+        pytest.skip(f"All nodes of the engine '{engine.name}' are one machine: none is lost alone.")
+
+    def test_a_lost_node_is_named_and_all_else_goes_on(
+        self, engine: Engine, server: FakeServer, lose_node: LoseNode
+    ) -> None:
+        code = "import os; print('pids', os.getpid(), os.getppid(), flush=True)\n"
+        job = engine.start(gang_group(engine, server, code + FOREVER))
+        pids = [printed_pids(server, log_of(rank)) for rank in range(2)]
+        wait_until(lambda: len(engine.poll([job])[job].hosts) == 2)
+        hosts = engine.poll([job])[job].hosts
+        lost = lose_node(hosts)
+        wait_until(lambda: engine.poll([job])[job].phase is JobPhase.GONE)
+        status = engine.poll([job])[job]
+        assert status.node_lost, "nobody can take over there"
+        assert lost in status.detail, status.detail
+        wait_until(lambda: is_killed(engine, job))
+        engine.kill(job)
+        assert not any(lives(pid) for pid in pids[1 - hosts.index(lost)])
+        following = engine.start(job_group(server, "print('goes on')", key="following"))
+        assert ended(engine, following).exit_code == 0
+        assert server.log(DRIVER_LOG) == "goes on\n"
+        # A host that nobody reaches ends by itself what ran there.
+        wait_until(lambda: not any(lives(pid) for pid in pids[hosts.index(lost)]), 120)
+
+
+class EngineSuite(NodeLossSuite):
+    """The promises of `runyard.engines.base.Engine`."""
+
+    counts_resources = True  # False: it gives a job what there is, whatever it asks for
+
+    @pytest.fixture
+    def secrets(self) -> Sequence[str]:
+        """Texts that the engine knows and no rank may see."""
+        return ()
 
     @pytest.mark.parametrize("code", [0, 3])
     def test_reports_the_exit_code(self, engine: Engine, server: FakeServer, code: int) -> None:
@@ -244,6 +325,113 @@ class EngineSuite:
         engine.forget(job)
         assert engine.poll([job])[job].phase is JobPhase.GONE
         assert list(engine.jobs()) == []
+
+    # ---- what ranks see and say --------------------------------------------------------------
+
+    def test_ranks_have_the_interpreter_and_the_variables_of_the_plan_and_no_secret(
+        self,
+        engine: Engine,
+        engines: Engines,
+        server: FakeServer,
+        secrets: Sequence[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("RUNYARD_COMPUTE_TOKEN", "a secret of the server")
+        given = {"MINE": "Größe $HOME 'x' \"y\"\nz\\", "EMPTY": "", "PYTHONPATH": "/own"}
+        code = (
+            "import json, os, sys, time\n"
+            "print(json.dumps([sys.version_info[:2], dict(os.environ)]), flush=True)\n" + FOREVER
+        )
+        python = interpreters()[0]
+        job = engines().start(job_group(server, code, interpreter=python, variables=given))
+        says(server, "running")
+        version, seen = json.loads(server.log(DRIVER_LOG).splitlines()[0])
+        assert f"python3.{version[1]}" in os.path.realpath(python)
+        assert {name: seen[name] for name in ("MINE", "EMPTY")} == {
+            name: given[name] for name in ("MINE", "EMPTY")
+        }
+        assert "/own" in seen["PYTHONPATH"].split(os.pathsep)
+        hidden = [AGENT_TOKEN, "a secret of the server", *secrets]
+        assert [one for one in hidden if one in json.dumps(seen)] == []
+        lines = list(command_lines())
+        assert lines
+        assert [line for line in lines for one in hidden if one.encode() in line] == []
+        engine.kill(job)
+
+    def test_logs_arrive_once_and_in_order_while_the_job_runs(
+        self, engine: Engine, server: FakeServer, tmp_path: Path
+    ) -> None:
+        gate = tmp_path / "gate"
+        # More than one request takes, cut in the midst of a character somewhere.
+        code = f"""
+import os, sys, time
+for number in range(100):
+    stream = sys.stderr if number % 2 else sys.stdout
+    stream.write("%d\\n" % number)
+    stream.flush()
+os.write(1, ("ä€😀" * 150000).encode("utf-8") + b"\\xff\\r\\n")
+os.write(2, b"no end of line")
+while not os.path.exists({str(gate)!r}):
+    time.sleep(0.02)
+print("; done")
+"""
+        job = engine.start(job_group(server, code))
+        says(server, "no end of line")
+        numbers = "".join(f"{number}\n" for number in range(100))
+        text = numbers + "ä€😀" * 150000 + "\ufffd\r\nno end of line"
+        assert server.log(DRIVER_LOG) == text
+        gate.touch()
+        assert ended(engine, job).exit_code == 0
+        assert server.log(DRIVER_LOG) == text + "; done\n"
+
+    def test_a_group_that_is_too_large_is_told_so(self, engine: Engine, server: FakeServer) -> None:
+        if not self.counts_resources:
+            pytest.skip(f"The engine '{engine.name}' gives a job what there is.")
+        group = job_group(server, FOREVER)
+        group = msgspec.structs.replace(group, resources=NodeResources(cores=4096))
+        assert refusal(engine, group)
+        assert server.reports == []
+
+    def test_a_server_that_is_away_for_a_while_misses_nothing_and_hears_nothing_twice(
+        self, engine: Engine, engines: Engines, server: FakeServer, tmp_path: Path
+    ) -> None:
+        gates = [tmp_path / "first", tmp_path / "written", tmp_path / "last"]
+        code = f"""
+import os, time
+first, written, last = {[str(gate) for gate in gates]!r}
+events = open(os.path.join(os.environ["RUNYARD_JOB_DIR"], "events", "0.jsonl"), "a")
+def say(number):
+    print(number, flush=True)
+    events.write('{{"n": %d}}\\n' % number)
+    events.flush()
+def wait(path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+say(1)
+wait(first)
+say(2)
+open("outputs/kept", "w").write("x")
+open(written, "w")
+wait(last)
+say(3)
+"""
+        group = job_group(server, code)
+        job = engine.start(group)
+        wait_until(lambda: server.stream("events", "0.jsonl") and server.log(DRIVER_LOG))
+        server.go_down()
+        gates[0].touch()
+        wait_until(gates[1].exists)
+        another = engines()  # of the server that comes back
+        assert another.poll([job])[job].phase is JobPhase.ACTIVE
+        assert another.start(group) == job
+        server.come_back(same_port=True)
+        says(server, "2")
+        gates[2].touch()
+        assert ended(another, job).exit_code == 0
+        assert server.log(DRIVER_LOG) == "1\n2\n3\n"
+        assert server.stream("events", "0.jsonl") == b'{"n": 1}\n{"n": 2}\n{"n": 3}\n'
+        assert server.file("outputs/kept") == b"x"
+        assert server.phases() == ["started", "ended", "finished"]
 
     # ---- several nodes -----------------------------------------------------------------------
 

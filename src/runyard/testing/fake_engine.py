@@ -1,9 +1,10 @@
 """An engine that starts nothing: tests say how its jobs fare."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runyard.domain.errors import RunyardError
+from runyard.domain.errors import EngineFailed, RunyardError
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
 
 
@@ -19,8 +20,13 @@ class FakeEngine:
         self.starts: list[JobId] = []
         self.stopped: list[JobId] = []
         self.polls: list[Sequence[JobId]] = []
+        self.checks = 0  # that were answered
         self.refuse: Exception | None = None  # raised by the next start
         self.away: RunyardError | None = None  # raised by every call, as long as it is set
+        self.unstoppable: set[JobId] = set()  # whose stop fails
+        self.closed: RunyardError | None = None  # why it takes no job just now
+        self.may_kill = threading.Event()  # not set: a kill takes its time
+        self.may_kill.set()
         self.is_full = False  # True: what is started waits in the engine's own line
         self.folder: Path | None = None  # what it was opened with, if it was attached
         self.options: Mapping[str, str] = {}
@@ -33,11 +39,16 @@ class FakeEngine:
         self.folder, self.options, self.secrets = folder, options, secrets
         return self
 
-    def check(self) -> None:
+    def check(self, trial: NodeGroup | None = None) -> None:
         self._reach()
+        self.checks += 1
+        if self.closed is not None:
+            raise self.closed
 
     def start(self, group: NodeGroup) -> JobId:
         self._reach()
+        if self.closed is not None:
+            raise self.closed
         if self.refuse is not None:
             refusal, self.refuse = self.refuse, None
             raise refusal
@@ -58,10 +69,13 @@ class FakeEngine:
 
     def stop(self, job: JobId) -> None:
         self._reach()
+        if job in self.unstoppable:
+            raise EngineFailed(f"Job {job} cannot be stopped now.")
         self.stopped.append(job)
 
     def kill(self, job: JobId) -> None:
         self._reach()
+        self.may_kill.wait()
         self.stopped.append(job)
 
     def jobs(self) -> Sequence[JobId]:

@@ -28,7 +28,7 @@ from runyard_runtime import bundle, wire
 
 RUN_ID = "fake run/1"  # a name that must be quoted wherever it goes
 TOKEN = "the token of the run"
-AGENT_TOKEN = "the token of its agent"
+AGENT_TOKEN = "agent-5c0ffee7"  # no words that a command line of others could have
 _RUN_FILES = re.compile(r"/api/v1/runs/[^/]+/files(?:/(.+))?")
 _FOR_AGENTS = ("/reports", "/plan", "/board")
 _STREAM = re.compile(r"/api/v1/runs/([^/]+)/streams/(log|events)/(.+)")

@@ -8,7 +8,8 @@ with ray_cluster(nodes=3, apart=True) as cluster:       # each node a host of it
 
 Ray is installed once, by uv, into an environment beside uv's cache. Any number of clusters run side
 by side, each with its own folder, ports and token. When it is left, nothing of it is: its processes
-carry a mark by which they are found. Nodes that are hosts of their own have a network namespace, an
+carry a mark by which they are found. Of a test that was killed, the next cluster to be started ends
+what is left. Nodes that are hosts of their own have a network namespace, an
 address and a hostname each, which needs root; `why_not_apart` says what is missing.
 """
 
@@ -16,6 +17,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +34,13 @@ from typing import Any
 import pytest
 import uv
 
-from runyard_runtime import ports, processes, wire
+from runyard_runtime import job_folder, ports, processes, wire
+
+log = logging.getLogger(__name__)
 
 REQUIREMENT = "ray[default]==2.60.0"
-_UP_SECONDS = 180.0  # a busy machine
+_UP_SECONDS = 120.0  # a busy machine
+_TRIES = 2
 _DOWN_SECONDS = 5.0
 _STORE_BYTES = 80 * 2**20  # the least that Ray takes
 _PATIENT = {
@@ -43,6 +48,21 @@ _PATIENT = {
     "RAY_health_check_timeout_ms": "60000",
     "RAY_raylet_start_wait_time_s": "180",
 }
+# By its name: of the type that stands for it Ray's wheel lacks the file of defaults.
+_PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+_HEAD_ID = "f" * 51 + "00000"  # by which the provider of nodes knows the head
+_GROWING = {
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "RAY_FAKE_CLUSTER": "1",
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_CLOUD_INSTANCE_ID": _HEAD_ID,
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID,
+}
+_COMMANDS = (  # of a provider of real machines
+    *("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"),
+    *("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files"),
+    *("rsync_exclude", "rsync_filter"),
+)
 _WATCHFUL = {
     "RAY_health_check_initial_delay_ms": "10000",  # a node that comes up is slow to answer
     "RAY_health_check_period_ms": "1000",
@@ -53,20 +73,40 @@ _WATCHFUL = {
 }
 
 
+_PREFIX, _USERS = "ry-ray-", "users.json"
+_HOLDER = "-host"  # what follows the mark of a process that holds a host
+
+User = tuple[int, int]  # a process that uses a cluster: its number, and when it started
+Growth = tuple[int, int]  # the cores of a node that Ray may add, and how many it may
+
+
 class RayCluster:
     """A running cluster: `address` is that of its dashboard, node 0 its head."""
 
-    def __init__(self, folder: Path, *, cores: int, apart: bool, gpus: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cores: int,
+        apart: bool,
+        gpus: int = 0,
+        growth: Growth | None = None,
+        pending_seconds: int = 900,
+        python: Path = Path(sys.executable),
+    ) -> None:
         self.token = secrets.token_hex(24)
-        self.mark = f"ray-cluster-{folder.name}"
+        self.mark = _mark(folder)
         self._nodes = 0
-        self._folder = folder
+        self._cut: set[int] = set()  # hosts without a link
+        self.folder = folder
         self._cores = cores
         self._gpus = gpus  # that Ray is told of: it does not look for them
         self._apart = apart
+        self._growth = growth
+        self._pending_seconds = pending_seconds  # Ray gives up a job that has no node for so long
         self._ports = ports.Reservation().take("127.0.0.1", 3)
-        self._net = _Net(folder.name) if apart else None
-        self._bin = ray_environment() / "bin"
+        self._net = _Net(folder) if apart else None
+        self._bin = ray_environment(python) / "bin"
         head = "127.0.0.1" if self._net is None else self._net.address(0)
         self.address = f"http://{head}:{self._ports.ports[1]}"
 
@@ -76,38 +116,88 @@ class RayCluster:
         return "127.0.0.1" if self._net is None else self._net.gateway
 
     def start(self, nodes: int) -> None:
-        """Start the head and the other nodes, and wait until all are there."""
+        """Start the head and the other nodes, and wait until all are there; RuntimeError if not."""
         gcs, web, client = self._ports.ports
         if self._net is not None:
             self._net.open()
         where = "127.0.0.1" if self._net is None else self._net.address(0)
         self._add(
+            0,
             *("--head", f"--port={gcs}", f"--ray-client-server-port={client}"),
             *("--include-dashboard=true", f"--dashboard-port={web}", f"--dashboard-host={where}"),
-            f"--temp-dir={self._folder / 'ray'}",
+            f"--temp-dir={self.folder / 'ray'}",
+            *(self._growing(gcs) if self._growth is not None else ()),
         )
-        self._wait(partial(self._has, 1))
+        self._wait(1)
         for number in range(1, nodes):
             self.add_node()
-            self._wait(partial(self._has, number + 1))
+            self._wait(number + 1)
 
-    def add_node(self) -> None:
-        """Start another node."""
-        known = self._get("/api/v0/nodes")["data"]["result"]["result"]
-        head = next(node["node_ip"] for node in known if node["is_head_node"])
-        self._add(f"--address={head}:{self._ports.ports[0]}")
+    def _growing(self, gcs: int) -> tuple[str, ...]:
+        """What has the head start Ray's autoscaler, with a provider of nodes on this machine."""
+        assert self._growth is not None
+        cores, most = self._growth
+        head = {"resources": {"CPU": self._cores}, "node_config": {}, "max_workers": 0}
+        more = {"CPU": cores, "object_store_memory": _STORE_BYTES}
+        config = {
+            "cluster_name": "growing",
+            "max_workers": most,
+            "provider": {
+                **{"type": "external", "module": _PROVIDER, "gcs_address": f"127.0.0.1:{gcs}"},
+                **{"head_node_id": _HEAD_ID, "launch_multiple": True},
+                **{"disable_node_updaters": True, "disable_launch_config_check": True},
+            },
+            "available_node_types": {
+                "ray.head.default": head,
+                "more": {"resources": more, "node_config": {}, "max_workers": most},
+            },
+            "head_node_type": "ray.head.default",
+            "upscaling_speed": 10.0,
+            "idle_timeout_minutes": 0.05,
+            **{name: {} for name in ("auth", "docker", "file_mounts")},
+            **{name: [] for name in _COMMANDS},
+        }
+        path = self.folder / "growing.yaml"
+        path.write_text(json.dumps(config))
+        return (f"--autoscaling-config={path}", "--node-ip-address=127.0.0.1")
+
+    def nodes(self) -> int:
+        """How many nodes it has now."""
+        return self._states().count("ALIVE")
+
+    def add_node(self, cores: int | None = None) -> None:
+        """Start another node, of another size if that is said."""
+        self._join(self._nodes, cores)
 
     def cut(self, node: int) -> None:
         """Take the link of a host away."""
         assert self._net is not None
         self._net.cut(node)
+        self._cut.add(node)
+
+    def mend(self) -> None:
+        """Give the hosts whose links were cut their links back, and have them be nodes again."""
+        assert self._net is not None
+        for number in sorted(self._cut):
+            processes.end_processes(partial(self._net.pids, number), 0)
+            self._net.mend(number)
+            self._join(number)
+            self._cut.discard(number)
+            self._wait(self._nodes - len(self._cut), may_have_lost=True)
+
+    def restart(self) -> None:
+        """End it and start it anew, at the same address: it knows nothing of what it did before."""
+        nodes, self._nodes = self._nodes, 0
+        processes.end_processes(lambda: processes.job_processes(self.mark), _DOWN_SECONDS)
+        self.start(nodes)
 
     def stop(self) -> None:
-        """End all that was started."""
+        """End all that was started, and remove what it left."""
         processes.end_processes(lambda: processes.job_processes(self.mark), _DOWN_SECONDS)
         if self._net is not None:
             self._net.close()
         self.release_ports()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def release_ports(self) -> None:
         """Let go of what kept others off the ports."""
@@ -118,17 +208,23 @@ class RayCluster:
         assert self._net is not None
         return self._net.pids(node)
 
-    def _add(self, *arguments: str) -> None:
-        number = self._nodes
+    def _join(self, number: int, cores: int | None = None) -> None:
+        known = self._get("/api/v0/nodes")["data"]["result"]["result"]
+        head = next(node["node_ip"] for node in known if node["is_head_node"])
+        self._add(number, f"--address={head}:{self._ports.ports[0]}", cores=cores)
+
+    def _add(self, number: int, *arguments: str, cores: int | None = None) -> None:
         command = [
             *(str(self._bin / "ray"), "start", "--block", "--disable-usage-stats"),
-            *(f"--num-cpus={self._cores}", f"--object-store-memory={_STORE_BYTES}"),
+            *(f"--num-cpus={cores or self._cores}", f"--object-store-memory={_STORE_BYTES}"),
             f"--num-gpus={self._gpus}",
             *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
             *arguments,
         ]
         if self._net is not None:
-            address = self._net.add(number)
+            address = self._net.address(number)
+            if number == self._nodes:
+                self._net.add(number)
             command = [*self._net.enter(number), *command, f"--node-ip-address={address}"]
         tuned = _WATCHFUL if self._apart else _PATIENT
         environment = {
@@ -139,27 +235,30 @@ class RayCluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-            "RAY_TMPDIR": str(self._folder / "ray"),
+            "RAY_TMPDIR": str(self.folder / "ray"),
+            "RAY_JOB_START_TIMEOUT_SECONDS": str(self._pending_seconds),
+            **(_GROWING if self._growth is not None else {}),
         }
-        with (self._folder / f"node-{number}.log").open("wb") as log:
+        with (self.folder / f"node-{number}.log").open("wb") as log:
             # Nobody's child: of those who share a cluster, the last one stops it.
             subprocess.run(
                 ["setsid", "--fork", *command],
                 env=environment,
-                cwd=self._folder,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=True,
             )
-        self._nodes += 1
+        self._nodes = max(self._nodes, number + 1)
 
-    def _has(self, nodes: int) -> bool:
+    def _states(self) -> list[str]:
+        """How its nodes are, in Ray's words."""
         try:
             found = self._get("/api/v0/nodes")["data"]["result"]["result"]
         except (OSError, ValueError, KeyError):
-            return False
-        return len([node for node in found if node["state"] == "ALIVE"]) >= nodes
+            return []
+        return [node["state"] for node in found]
 
     def _get(self, path: str) -> Any:
         bearer = {"Authorization": f"Bearer {self.token}"}
@@ -169,21 +268,28 @@ class RayCluster:
         ) as answer:
             return json.loads(answer.read())
 
-    def _wait(self, check: Callable[[], bool]) -> None:
+    def _wait(self, nodes: int, *, may_have_lost: bool = False) -> None:
+        """Until so many nodes are there; RuntimeError as soon as it is seen that they are not."""
         deadline = time.monotonic() + _UP_SECONDS
-        while not check():
-            if time.monotonic() >= deadline or not processes.job_processes(self.mark):
-                logs = sorted(self._folder.glob("node-*.log"))
+        while (states := self._states()).count("ALIVE") < nodes:
+            is_lost = "DEAD" in states and not may_have_lost
+            is_late = time.monotonic() >= deadline
+            if is_lost or is_late or not processes.job_processes(self.mark):
+                logs = sorted(self.folder.glob("node-*.log"))
                 words = "\n".join(path.read_text(errors="replace")[-2000:] for path in logs)
-                raise RuntimeError(f"Ray does not come up: {words}")
+                why = (
+                    "it gave a node up" if is_lost else "it is too slow" if is_late else "it ended"
+                )
+                raise RuntimeError(f"Ray does not come up, {why}: {words}")
             time.sleep(0.2)
 
 
 class _Net:
     """Hosts of their own: network namespaces with a bridge of this machine among them."""
 
-    def __init__(self, name: str) -> None:
-        self._bridge = "ry" + hashlib.sha256(name.encode()).hexdigest()[:8]
+    def __init__(self, folder: Path) -> None:
+        self._bridge = _bridge(folder)
+        self._mark = _mark(folder) + _HOLDER
         low = secrets.randbelow(250)
         self._prefix = f"10.{200 + secrets.randbelow(50)}.{low}."
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -199,8 +305,8 @@ class _Net:
         _ip("addr", "add", f"{self.gateway}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 
-    def add(self, number: int) -> str:
-        """Make a host; its address."""
+    def add(self, number: int) -> None:
+        """Make a host."""
         hosts = "".join(f"{self.address(one)} ray-{one}\\n" for one in range(20))
         script = (
             f"hostname ray-{number} && ip link set lo up && d=$(mktemp) && "
@@ -209,6 +315,7 @@ class _Net:
         )
         holder = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "sh", "-c", script],
+            env={**os.environ, wire.JOB_KEY: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
@@ -227,7 +334,6 @@ class _Net:
             ("route", "add", "default", "via", self.gateway),
         ):
             subprocess.run([*inside, *command], check=True)
-        return self.address(number)
 
     def enter(self, number: int) -> list[str]:
         """What a command begins with to run on that host."""
@@ -236,6 +342,10 @@ class _Net:
     def cut(self, number: int) -> None:
         """Take a host's link away."""
         _ip("link", "set", self._link(number), "down")
+
+    def mend(self, number: int) -> None:
+        """Give a host its link back."""
+        _ip("link", "set", self._link(number), "up")
 
     def pids(self, number: int) -> list[int]:
         """The processes of a host, without the one that holds it."""
@@ -283,17 +393,51 @@ def why_not_apart() -> str:
 
 
 @contextlib.contextmanager
-def ray_cluster(*, nodes: int = 1, cores: int = 4, apart: bool = False) -> Iterator[RayCluster]:
-    """A cluster for as long as it is held."""
-    # A short path: sockets lie below it, whose names may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="ry-ray-", dir="/tmp"))
-    cluster = RayCluster(folder, cores=cores, apart=apart)
+def ray_cluster(
+    *,
+    nodes: int = 1,
+    cores: int = 4,
+    apart: bool = False,
+    growth: Growth | None = None,
+    pending_seconds: int = 900,
+    python: Path = Path(sys.executable),
+) -> Iterator[RayCluster]:
+    """A cluster for as long as it is held; with `growth` Ray's own autoscaler adds nodes to it."""
+    make = partial(
+        RayCluster,
+        cores=cores,
+        apart=apart,
+        growth=growth,
+        pending_seconds=pending_seconds,
+        python=python,
+    )
+    cluster = _started(nodes, make)
     try:
-        cluster.start(nodes)
         yield cluster
     finally:
         cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(nodes: int, make: Callable[[Path], RayCluster]) -> RayCluster:
+    """A cluster that is up. On a machine that is too busy the first one may not come up."""
+    end_abandoned()
+    for attempt in range(1, _TRIES + 1):
+        # A short path: sockets lie below it, whose names may have 107 characters.
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        _write_users(folder, [_this_process()])
+        cluster = make(folder)
+        try:
+            cluster.start(nodes)
+            return cluster
+        except RuntimeError as error:
+            cluster.stop()
+            if attempt == _TRIES:
+                raise
+            log.warning("another Ray cluster is started in the place of one: %s", error)
+        except BaseException:
+            cluster.stop()
+            raise
+    raise AssertionError("the last try returned or raised")
 
 
 @contextlib.contextmanager
@@ -303,35 +447,68 @@ def shared_ray_cluster(
     """(address, token) of a cluster that all who name that place share: the last one stops it."""
     note = place / "ray-cluster.json"
     with _locked(place):
-        known: dict[str, Any] = {"users": 0}
-        if note.exists():
-            known = json.loads(note.read_text())
-        if not known["users"]:
-            folder = Path(tempfile.mkdtemp(prefix="ry-ray-", dir="/tmp"))
-            cluster = RayCluster(folder, cores=cores, apart=False, gpus=gpus)
-            try:
-                cluster.start(nodes)
-            except BaseException:
-                cluster.stop()
-                raise
-            finally:
-                cluster.release_ports()  # by now Ray listens there
-            told = {"address": cluster.address, "token": cluster.token, "mark": cluster.mark}
-            known = {"users": 0, "folder": str(folder), **told}
-        known["users"] += 1
-        note.write_text(json.dumps(known))
+        known: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
+        folder = Path(known.get("folder", place / "none"))
+        users = _living_users(folder)
+        if not users:
+            _end(folder)
+            make = partial(RayCluster, cores=cores, apart=False, gpus=gpus)
+            cluster = _started(nodes, make)
+            cluster.release_ports()  # Ray listens there
+            folder = cluster.folder
+            known = {"folder": str(folder), "address": cluster.address, "token": cluster.token}
+            note.write_text(json.dumps(known))
+        _write_users(folder, [*users, _this_process()])
     try:
         yield known["address"], known["token"]
     finally:
         with _locked(place):
-            known = json.loads(note.read_text())
-            known["users"] -= 1
-            note.write_text(json.dumps(known))
-            if not known["users"]:
-                processes.end_processes(
-                    lambda: processes.job_processes(known["mark"]), _DOWN_SECONDS
-                )
-                shutil.rmtree(known["folder"], ignore_errors=True)
+            users = [one for one in _living_users(folder) if one != _this_process()]
+            if users:
+                _write_users(folder, users)
+            else:
+                _end(folder)
+
+
+def end_abandoned() -> None:
+    """End the clusters whose users were killed, and so could not stop them."""
+    for folder in Path("/tmp").glob(_PREFIX + "*"):
+        if (folder / _USERS).exists() and not _living_users(folder):
+            _end(folder)
+
+
+def _end(folder: Path) -> None:
+    for mark in (_mark(folder), _mark(folder) + _HOLDER):
+        processes.end_processes(partial(processes.job_processes, mark), _DOWN_SECONDS)
+    with contextlib.suppress(subprocess.CalledProcessError, OSError):  # most have none
+        _ip("link", "del", _bridge(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mark(folder: Path) -> str:
+    """By which the processes of the cluster in that folder are known."""
+    return f"ray-cluster-{folder.name}"
+
+
+def _bridge(folder: Path) -> str:
+    return "ry" + hashlib.sha256(folder.name.encode()).hexdigest()[:8]
+
+
+def _this_process() -> User:
+    return os.getpid(), processes.start_time(os.getpid())
+
+
+def _living_users(folder: Path) -> list[User]:
+    """Those who use the cluster in that folder and are alive."""
+    try:
+        found = json.loads((folder / _USERS).read_text())
+    except (OSError, ValueError):
+        return []
+    return [(pid, start) for pid, start in found if processes.is_alive(pid, start)]
+
+
+def _write_users(folder: Path, users: Sequence[User]) -> None:
+    job_folder.write_atomically(str(folder / _USERS), json.dumps(users).encode())
 
 
 @contextlib.contextmanager
@@ -341,25 +518,27 @@ def _locked(place: Path) -> Iterator[None]:
         yield
 
 
-def ray_environment() -> Path:
-    """The environment that Ray is installed in; made once, beside uv's cache."""
+def ray_environment(python: Path = Path(sys.executable)) -> Path:
+    """The environment of that Python that Ray is installed in; made once, beside uv's cache."""
     program = uv.find_uv_bin()
     cache = subprocess.run([program, "cache", "dir"], capture_output=True, text=True, check=True)
-    name = "ray-" + hashlib.sha256(f"{sys.version}{REQUIREMENT}".encode()).hexdigest()[:16]
+    asked = [str(python), "-c", "import sys; print(sys.version, end='')"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    name = "ray-" + hashlib.sha256(f"{version}{REQUIREMENT}".encode()).hexdigest()[:16]
     folder = Path(cache.stdout.strip()) / "runyard-tests" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: others wait here
         if not folder.exists():
-            _install(program, folder)
+            _install(program, python, folder)
     return folder
 
 
-def _install(program: str, folder: Path) -> None:
+def _install(program: str, python: Path, folder: Path) -> None:
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     made = building / "environment"
     commands: tuple[list[str | Path], ...] = (
-        [program, "venv", "--quiet", "--relocatable", "--python", sys.executable, made],
+        [program, "venv", "--quiet", "--relocatable", "--python", python, made],
         [
             *(program, "pip", "install", "--quiet", "--python", made, REQUIREMENT),
             *("--index-strategy", "unsafe-best-match"),  # as pip chooses

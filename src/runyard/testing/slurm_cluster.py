@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -25,7 +26,7 @@ from runyard_runtime import processes
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scancel", "sinfo")
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-_UP_SECONDS = 30.0
+_UP_SECONDS = 60.0
 _DOWN_SECONDS = 10.0
 
 # Noticing a lost node takes Slurm `SlurmdTimeout`; a real site has 300 s unless it is tuned.
@@ -40,6 +41,7 @@ AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
+TmpFS={folder}/tmp-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -62,15 +64,28 @@ KillWait=5
 CompleteWait=0
 {extra}
 {nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+PartitionName=short Nodes=ALL MaxTime=5 State=UP
+PartitionName=small Nodes=ALL MaxNodes=1 State=UP
+PartitionName=others Nodes=ALL AllowAccounts=somebody State=UP
 PartitionName=closed Nodes=ALL State=DOWN
 """
 
 
 class SlurmCluster:
-    """A running cluster. `conf` is its slurm.conf; nodes are n1, n2, …"""
+    """A running cluster. `conf` is its slurm.conf; nodes are n1, n2, …
 
-    def __init__(self, folder: Path, nodes: int, *, cores: int, memory_mb: int, extra: str) -> None:
+    Beside `main` it has partitions for all that a site may refuse or take away: `urgent` preempts,
+    `short` and `small` have limits, `others` is somebody else's, `closed` is down. GPUs are null
+    devices, but Slurm hands them out as it does real ones.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, *, cores: int, memory_mb: int, gpus: int, extra: str
+    ) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
@@ -80,11 +95,23 @@ class SlurmCluster:
         host = socket.gethostname()
         lines = [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={each} "
-            f"CPUs={cores} RealMemory={memory_mb}"
+            f"CPUs={cores} RealMemory={memory_mb}" + (f" Gres=gpu:{gpus}" if gpus else "")
             for name, each in zip(self.nodes, ports, strict=True)
         ]
         self.conf.write_text(
             _CONF.format(host=host, port=port, folder=folder, nodes="\n".join(lines), extra=extra)
+        )
+        devices = {
+            name: [folder / f"{name}-gpu{index}" for index in range(gpus)] for name in self.nodes
+        }
+        for device in (one for each in devices.values() for one in each):
+            os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))  # a file would be refused
+        (folder / "gres.conf").write_text(
+            "".join(
+                f"NodeName={name} Name=gpu File={device}\n"
+                for name, each in devices.items()
+                for device in each
+            )
         )
 
     def start(self) -> None:
@@ -116,7 +143,8 @@ class SlurmCluster:
 
     def start_node(self, name: str) -> None:
         """Start the daemon of a node."""
-        (self.folder / name).mkdir(exist_ok=True)
+        for below in (name, f"tmp-{name}"):  # PMIx meets there, and nodes are one machine
+            (self.folder / below).mkdir(exist_ok=True)
         self._spawn("slurmd", "-D", "-N", name, "-f", str(self.conf), called=name)
 
     def stop_controller(self) -> None:
@@ -125,10 +153,29 @@ class SlurmCluster:
 
     def lose_node(self, name: str) -> None:
         """Have a node vanish: its daemon and all that it started."""
-        self._daemons[name].kill()
-        self._daemons[name].wait()
-        processes.end_processes(lambda: self._started_by(name), 0)
-        del self._daemons[name]
+        frozen: dict[int, object] = {}
+        while found := {pid: one for pid, one in self._started_by(name).items()
+                        if pid not in frozen}:  # fmt: skip
+            for pid in found:  # or one would still start another while its like are killed
+                processes.send(pid, signal.SIGSTOP)
+            frozen |= found
+        for pid in frozen:
+            processes.send(pid, signal.SIGKILL)
+        self._daemons.pop(name).wait()
+        left = processes.end_processes(lambda: self._started_by(name), 0)
+        if left:
+            raise RuntimeError(f"processes {sorted(left)} of {name} could not be ended")
+
+    def lose_daemon(self, name: str) -> None:
+        """Have the daemon of a node die, while all that it started lives on."""
+        daemon = self._daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
+
+    def running(self, *nodes: str) -> list[int]:
+        """What jobs have on those nodes, by default on all: Slurm's own processes, and theirs."""
+        daemons = {one.pid for one in self._daemons.values()}
+        return sorted(set(self._started_by(*(nodes or self.nodes))) - daemons)
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's programs prints."""
@@ -154,7 +201,10 @@ class SlurmCluster:
         return 0
 
     def clear(self) -> None:
-        """Cancel all jobs, start what a test has ended, and wait until all nodes are free."""
+        """Cancel all jobs, start what a test has ended, and wait until all nodes are free.
+
+        RuntimeError if a job has left anything behind.
+        """
         if "slurmctld" not in self._daemons:
             self.start_controller()
         for name in self.nodes:
@@ -163,6 +213,12 @@ class SlurmCluster:
         self._wait_for(self.answers, "the controller")
         self.ask("scancel", "--quiet", "--user=root")
         self._wait_for(lambda: self.idle() == len(self.nodes), "the nodes")
+        deadline = time.monotonic() + _UP_SECONDS
+        while left := self.running():
+            if time.monotonic() > deadline:
+                words = [Path(f"/proc/{pid}/cmdline").read_bytes()[:200] for pid in left]
+                raise RuntimeError(f"jobs have left processes behind: {left} {words}")
+            time.sleep(0.1)
 
     def answers(self) -> bool:
         """Whether the controller does."""
@@ -185,11 +241,18 @@ class SlurmCluster:
     def _started_by(self, *nodes: str) -> dict[int, object]:
         """What runs on those nodes: Slurm's own processes for jobs, and the jobs'."""
         logs = {str(self.folder / f"{name}.log") for name in nodes}
-        roots = [
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(pid, logs)
-        ]
+        names = {f"SLURMD_NODENAME={name}".encode() for name in nodes}
+        conf = f"SLURM_CONF={self.conf}".encode()
+        roots = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            variables = processes.environment(pid).split(b"\0")
+            if _has(pid, logs) or (conf in variables and not names.isdisjoint(variables)):
+                roots.append(pid)
         below = processes.job_processes(str(self.folder), roots)
-        return {**below, **{pid: stat for pid in roots if (stat := processes.stat(pid))}}
+        return {
+            **below,
+            **{pid: one for pid in roots if (one := processes.stat(pid)) and one.state != "Z"},
+        }
 
     def _spawn(self, program: str, *arguments: str, called: str = "") -> None:
         path = shutil.which(program, path=_PATH)
@@ -235,16 +298,27 @@ def why_not() -> str:
     return "" if os.geteuid() == 0 else "a Slurm cluster for tests is started by root only"
 
 
+def why_not_pmix() -> str:
+    """Why `srun --mpi=pmix` cannot be used here; empty if it can."""
+    found = [
+        *Path("/usr/lib").glob("*/pmix2/lib/libpmix.so"),
+        *Path("/usr/lib").glob("*/libpmix.so"),
+    ]
+    return "" if found else "PMIx is not installed (no libpmix.so): scripts/system-packages does it"
+
+
 @contextlib.contextmanager
 def slurm_cluster(
-    nodes: int = 2, *, cores: int = 4, memory_mb: int = 4000, extra: str = ""
+    nodes: int = 2, *, cores: int = 4, memory_mb: int = 4000, gpus: int = 0, extra: str = ""
 ) -> Iterator[SlurmCluster]:
     """A cluster that runs as long as this is open."""
     # Not pytest's own folder: a socket's path may have 107 characters only.
     folder = Path(tempfile.mkdtemp(prefix="ry-slurm-"))
     folder.chmod(0o755)
     try:
-        cluster = SlurmCluster(folder, nodes, cores=cores, memory_mb=memory_mb, extra=extra)
+        cluster = SlurmCluster(
+            folder, nodes, cores=cores, memory_mb=memory_mb, gpus=gpus, extra=extra
+        )
         try:
             cluster.start()
             yield cluster
@@ -259,7 +333,7 @@ def slurm_of_session() -> Iterator[SlurmCluster]:
     """One cluster of three nodes for the tests of a session; skipped where there is no Slurm."""
     if reason := why_not():
         pytest.skip(reason)
-    with slurm_cluster(nodes=3) as cluster:
+    with slurm_cluster(nodes=3, gpus=2) as cluster:
         yield cluster
 
 

@@ -250,6 +250,20 @@ class TheGroup(Folder):
         self.assertEqual([one["rank"] for one in told["ranks"]], [0, 1])
         self.assertTrue(told["timed_out"])
 
+    def test_who_failed_first_is_told_by_the_order_of_notes_where_clocks_differ(self):
+        for behind, order in ((3600, [0, 1]), (-3600, [0, 1]), (2, [1, 0])):
+            times = [1000.0, 1001.0 - behind]
+            failed = [{"node": node, "at": at} for node, at in enumerate(times)]
+            end = {"ranks": [], "stopped": False, "timed_out": False}
+            over = [
+                dict(end, node=node, candidates=[{"rank": node, "ended_at": at}])
+                for node, at in enumerate(times)
+            ]
+            found = gang.combined(over, failed)["candidates"]
+            found.sort(key=lambda one: (one["ended_at"], one["rank"]))
+            self.assertEqual([one["rank"] for one in found], order, behind)
+        self.assertEqual(gang.clocks_behind([{"node": 1}]), {})
+
     def test_what_starts_ranks_sees_each_note_once_also_those_before_it_came(self):
         class Supervisor(object):
             reason = idle_ranks = None
