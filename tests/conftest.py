@@ -20,8 +20,9 @@ from runyard.environments.pip_configuration import (
 )
 from runyard.environments.uv_tool import find_uv
 from runyard.testing.postgres import postgres_server, postgres_url
+from runyard.testing.slurm_cluster import slurm_of_session
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["postgres_server", "postgres_url", "slurm_of_session"]
 
 
 def pytest_configure() -> None:

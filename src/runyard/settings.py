@@ -37,6 +37,7 @@ from typing import Literal
 
 import msgspec
 
+from runyard.domain.compute import CLUSTERS
 from runyard.domain.errors import Invalid
 
 Containers = Literal["auto", "require", "never"]
@@ -88,8 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         kind, _, rest = self.compute.partition(":")
         if kind == "local":
             return None
-        names = {"ray": "address", "slurm": "partition"}
-        return kind, {**self.compute_options, **({names[kind]: rest} if rest else {})}
+        return kind, {**self.compute_options, **({CLUSTERS[kind].main: rest} if rest else {})}
 
     @property
     def slots(self) -> int:
@@ -173,10 +173,14 @@ def _number(
 def _compute(text: str) -> str:
     given = text.strip() or "local"
     kind, _, rest = given.partition(":")
-    if given not in ("local", "slurm") and (kind not in ("ray", "slurm") or not rest):
+    known = CLUSTERS.get(kind)
+    is_whole = known is not None and (rest or (not known.is_needed and given == kind))
+    if given != "local" and not is_whole:
+        forms = [f"{name}:{one.main.upper()}" for name, one in CLUSTERS.items()]
+        alone = [name for name, one in CLUSTERS.items() if not one.is_needed]
         raise Invalid(
             f"The setting RUNYARD_COMPUTE={text!r} makes no sense.",
-            why="It is local, ray:ADDRESS, slurm or slurm:PARTITION.",
+            why=f"It is {', '.join(['local', *forms])} or {' or '.join(alone)}.",
             fix="Correct it, or unset it (the default is local: this machine).",
         )
     return given

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runyard.cli.compute import changes_by
 from runyard.cli.console import (
     MAX_CELL,
     MAX_NAME,
@@ -19,6 +20,7 @@ from runyard.cli.console import (
 from runyard.cli.doctor import (
     Check,
     Verdict,
+    check_clusters,
     check_database,
     check_home,
     check_python,
@@ -32,16 +34,24 @@ from runyard.cli.render import (
     environment_line,
     error_text,
     last_values,
+    nodes_line,
     remark,
     render_age,
     render_span,
     run_headers,
     run_row,
     size_text,
+    target_line,
 )
 from runyard.cli.scope import is_called
 from runyard.cli.submitting import experiment_name, place_script
-from runyard.domain.compute import NodeUse
+from runyard.domain.compute import (
+    ComputeRecord,
+    EngineRef,
+    NodeResources,
+    NodeUse,
+    VmSize,
+)
 from runyard.domain.environments import EnvironmentSpec
 from runyard.domain.metrics import MetricKind, Series
 from runyard.domain.runs import Attempt, RunError, RunRecord, RunSpec, ScriptSpec
@@ -258,6 +268,58 @@ def test_the_doctor_judges(tmp_path: Path) -> None:
         "ok",
         "fail",
     ]
+
+
+CLUSTER = ComputeRecord(
+    id="c",
+    workspace="w",
+    name="big",
+    created=NOW,
+    modified=NOW,
+    size=VmSize(name="", cores=0, memory_gb=0),
+    max_nodes=None,
+    node_cores=0,
+    allocation_since=NOW,
+    engine=EngineRef(kind="slurm", options={"partition": "gpu"}),
+    attached=True,
+)
+
+
+def test_the_doctor_says_which_clusters_cannot_be_used() -> None:
+    dead = msgspec.structs.replace(CLUSTER, name="dead", warnings=("Nobody answers.",))
+    found = list(check_clusters([CLUSTER, dead]))
+    assert [(one.name, one.verdict) for one in found] == [
+        ("cluster big", Verdict.OK),
+        ("cluster dead", Verdict.WARN),
+    ]
+    assert found[1].text == "Nobody answers."
+    assert "runyard compute show dead" in found[1].fix
+
+
+def test_attaching_again_says_what_it_changed() -> None:
+    now = msgspec.structs.replace(
+        CLUSTER,
+        max_nodes=2,
+        resources=NodeResources(cores=4),
+        size=VmSize(name="", cores=4, memory_gb=0),
+        engine=EngineRef(kind="slurm", options={"partition": "cpu", "qos": "high"}),
+    )
+    assert changes_by(CLUSTER, CLUSTER) == []
+    assert changes_by(CLUSTER, now) == [
+        "cluster slurm gpu → slurm cpu",
+        "options none → qos=high",
+        "size the cluster's → 4 cores, any memory",
+        "nodes 0–any → 0–2",
+    ]
+
+
+def test_a_run_is_shown_with_its_place_on_a_cluster() -> None:
+    nodes = (NodeUse(id="big-1", host="n17"), NodeUse(id="big-2", cores=4, gpus=("0",), host="n18"))
+    run = msgspec.structs.replace(RUN, nodes=nodes, cluster_job="4711")
+    assert nodes_line(run) == "big-1 on n17, big-2 on n18 (cores: 4, GPUs: 0)"
+    assert target_line(run) == "local, job 4711"
+    assert target_line(RUN) == "local"
+    assert nodes_line(msgspec.structs.replace(RUN, nodes=(NodeUse(id="local-1"),))) == ""
 
 
 def test_the_doctor_wants_the_token_closed(tmp_path: Path) -> None:

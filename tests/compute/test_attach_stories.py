@@ -1,5 +1,6 @@
 """A real Slurm cluster attached to a real server, used through the SDK and the command."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from runyard.sdk.exceptions import ComputeTargetException, WebserviceException
 from runyard.sdk.experiment import Experiment
 from runyard.sdk.script_run_config import ScriptRunConfig
 from runyard.sdk.workspace import Workspace
+from runyard.testing.fake_server import wait_until
 from runyard.testing.slurm_cluster import SlurmCluster, slurm_cluster, why_not
 
 SCRIPT = """
@@ -72,7 +74,19 @@ def test_the_same_script_runs_on_a_real_slurm(
     run.wait_for_completion()
     assert {"outputs/of-0.txt", "outputs/of-1.txt"} <= set(run.get_file_names())
     assert "cores" in run.get_metrics()
-    assert "Runyard job" in slurm.ask("scontrol", "show", "job")
+    assert f"Runyard run {run.id}" in slurm.ask("scontrol", "show", "job")
+
+    def shown() -> str:
+        capsys.readouterr()
+        assert commands.run(["show", run.id]) == 0
+        return capsys.readouterr().out
+
+    wait_until(
+        lambda: re.search(r"target +slurm, job", shown())
+    )  # also if it was over before a look
+    number = re.search(r"target +slurm, job (\d+)\n", shown())
+    assert number is not None
+    assert f"JobId={number[1]} " in slurm.ask("scontrol", "show", "job")
     with pytest.raises(ComputeTargetException, match="detach instead"):
         target.delete()
     with pytest.raises(WebserviceException, match="cannot be deployed to 'slurm'"):
@@ -101,3 +115,34 @@ def test_what_is_no_cluster_cannot_be_attached(ws: Workspace) -> None:
         ComputeTarget.attach(ws, "vm", object())
     with pytest.raises(ComputeTargetException, match="not found"):
         AmlCompute(ws, "vm")
+
+
+def test_what_is_on_a_cluster_that_is_gone_can_be_given_up(
+    ws: Workspace, slurm: SlurmCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ws.write_config(".")
+    assert commands.run(["compute", "attach", "gone", *settings(slurm)]) == 0
+    again = ["compute", "attach", "gone", *settings(slurm), "--max-nodes", "1"]
+    assert commands.run(again) == 0
+    assert "was attached before; changed: nodes 0–any → 0–1." in capsys.readouterr().err
+    Path("train.py").write_text("import time; time.sleep(600)")
+    environment = Environment("own")
+    environment.python.user_managed_dependencies = True
+    environment.python.interpreter_path = sys.executable
+    config = ScriptRunConfig(".", "train.py", compute_target="gone", environment=environment)
+    run = Experiment(ws, "elsewhere").submit(config)
+    wait_until(lambda: run.get_status() == "Running")
+    slurm.stop_controller()
+    try:
+        assert commands.run(["compute", "show", "gone"]) == 0
+        assert "cluster cannot be used now: Slurm's controller" in capsys.readouterr().err
+        assert commands.run(["doctor"]) == 0
+        assert re.search(r"warn +cluster gone", capsys.readouterr().out)
+        assert commands.run(["compute", "rm", "gone"]) == 1
+        assert "runyard compute rm --force gone" in capsys.readouterr().err
+        assert commands.run(["compute", "rm", "--force", "gone"]) == 0
+        assert run.get_status() == "Canceled"
+        assert "GivenUp" in str(run.get_details()["error"])
+    finally:
+        slurm.start_controller()
+    wait_until(lambda: not slurm.running())

@@ -18,7 +18,7 @@ from runyard.sdk.run import Run
 from runyard.sdk.script_run_config import ScriptRunConfig
 from runyard.sdk.workspace import Workspace
 from runyard.testing.fake_server import wait_until
-from runyard.testing.slurm_cluster import SlurmCluster, slurm_cluster, why_not
+from runyard.testing.slurm_cluster import SlurmCluster
 
 GOES_ON = """
 import os, time
@@ -31,19 +31,11 @@ else:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster_of_module() -> Iterator[SlurmCluster]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with slurm_cluster(nodes=2) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def slurm(cluster_of_module: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A cluster whose nodes are free again after the test."""
-    yield cluster_of_module
-    cluster_of_module.clear()
+def slurm(slurm_of_session: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The session's cluster, whose nodes are free again after the test."""
+    yield slurm_of_session
+    slurm_of_session.clear()
 
 
 def attached(ws: Workspace, cluster: SlurmCluster, name: str, **options: object) -> ComputeTarget:
@@ -79,23 +71,20 @@ def failure(run: Run) -> tuple[str, str]:
     return error["code"], error["message"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_slurm_does_not_take_is_told_when_it_is_attached(
+    ws: Workspace, slurm: SlurmCluster
+) -> None:
+    refused: list[tuple[dict[str, object], str]] = [
         ({"partition": "nowhere"}, r"(?s)does not have that partition.*nowhere"),
         ({"time_limit": "soon"}, r"does not take that time limit"),
         ({"mpi": "pmix", "shared_folder": False}, r"needs a shared folder"),
         ({"arguments": "--constraint=gold"}, r"No node of the cluster has"),
         ({"arguments": "--no-such-thing"}, r"no-such-thing"),
         ({"cores": 64}, r"No node of the cluster has"),
-    ],
-    ids=["partition", "no time", "mpi", "constraint", "argument", "cores"],
-)
-def test_what_slurm_does_not_take_is_told_when_it_is_attached(
-    ws: Workspace, slurm: SlurmCluster, options: dict[str, object], words: str
-) -> None:
-    with pytest.raises(ComputeTargetException, match=words):
-        attached(ws, slurm, "wrong", **options)
+    ]
+    for options, words in refused:
+        with pytest.raises(ComputeTargetException, match=words):
+            attached(ws, slurm, "wrong", **options)
 
 
 def test_more_nodes_than_there_are_are_refused_at_submit(
@@ -147,7 +136,7 @@ def test_a_preempted_run_says_so_and_goes_on_where_it_was(
     wait_until(lambda: run.get_status() == "Running")
     wait_until(lambda: "R" in slurm.ask("squeue", "--noheader", "--format=%t"))
     wait_until(lambda: "half" in str(run.get_details_with_logs()["logFiles"]))
-    wanted = ("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null")
+    wanted = ("--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null")
     slurm.ask("sbatch", *wanted, "--wrap=sleep 1")
     run.wait_for_completion()
     details = cast(dict[str, Any], run.get_details())

@@ -313,6 +313,20 @@ def test_a_job_that_was_given_up_is_ended_by_a_later_server_without_the_target(
     wait(lambda: not list((yard.folder / "engines").glob("*.json")))  # and it is asked no more
 
 
+def test_a_run_that_is_given_up_while_it_is_handed_over_is_ended_there(yard: Yard) -> None:
+    yard.attach()
+    yard.cluster.may_start.clear()
+    run = yard.submit()
+    yard.until(run, S.STARTING)
+    runs.give_up(yard.store, run.id, NOW)
+    yard.conductor.wake(run.id)
+    yard.until(run, S.CANCELED)
+    yard.cluster.may_start.set()
+    wait(lambda: job(run) in yard.cluster.stopped)
+    yard.cluster.end(job(run))
+    wait(lambda: job(run) not in yard.cluster.groups)
+
+
 def test_a_run_of_this_machine_is_not_given_up_but_canceled(yard: Yard) -> None:
     run = yard.submit("local")
     wait(lambda: yard.here.starts == [job(run)])

@@ -76,7 +76,7 @@ def expected(name: str, nodes: int, gpus: int, can: Capabilities) -> str:
         return f"cannot have {nodes} nodes on 'big'"
     if gpus and not can.gpus:
         return "'big' cannot give its nodes 1 GPU."
-    has_images = can.shared_folder and (can.one_machine or can.containers)
+    has_images = can.shared_folder and can.containers
     if name in IMAGES and not has_images:
         return "'e' cannot be used there: it is a container of an image"
     return NEEDS_DISK[name][1] if name in NEEDS_DISK and not can.shared_folder else ""
@@ -119,8 +119,8 @@ def test_who_builds_follows_from_what_nodes_have() -> None:
     (plain,) = builders_for(shared, here)
     assert isinstance(plain, PlainBuilder)
     assert isinstance(builders_for(Capabilities(containers=True), here)[0], NodeBuilder)
-    for more in ({"one_machine": True}, {"containers": True}):
-        assert builders_for(msgspec.structs.replace(shared, **more), here) is here
+    able = Capabilities(shared_folder=True, containers=True)
+    assert builders_for(able, here) is here
 
 
 def test_a_wish_for_any_container_is_met_without_one_where_there_are_none() -> None:

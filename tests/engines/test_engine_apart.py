@@ -126,6 +126,29 @@ def test_what_the_server_did_not_take_stays_on_the_node(
     assert (engine.place(job) / "azureml-logs" / "70_driver_log.txt").read_text() == "1\n"
 
 
+@pytest.mark.parametrize("refusal", [401, 403])
+def test_a_server_that_takes_no_token_for_a_while_ends_nothing(
+    engine: ApartEngine, server: FakeServer, tmp_path: Path, refusal: int
+) -> None:
+    code = (
+        "import os, time; print('running', flush=True)\n"
+        f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
+        "print('done')"
+    )
+    job = engine.start(job_group(server, code, denied_seconds=0))
+    says(server, "running")
+
+    def reports() -> int:
+        return sum(path.endswith("/reports") for _, path in list(server.requests))
+
+    server.refuse, before = ("/api/v1/", refusal), reports()
+    wait_until(lambda: reports() > before)
+    (tmp_path / "go").touch()
+    server.refuse = None
+    assert ended(engine, job).exit_code == 0
+    assert server.log(DRIVER_LOG) == "running\ndone\n"
+
+
 def test_an_engine_that_cleans_up_itself_finds_the_folder(
     engine: ApartEngine, server: FakeServer
 ) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from runyard.domain.compute import CLUSTERS
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines import ENGINES
 from runyard.engines.base import JobId, JobPhase, NodeGroup
-from runyard.engines.local import LocalEngine, clean_environment
+from runyard.engines.job_folders import clean_environment
+from runyard.engines.local import LocalEngine
 from runyard.testing.engine_suite import (
     DRIVER_LOG,
     FOREVER,
@@ -38,6 +40,7 @@ class TestLocalEngine(EngineSuite):
 
 def test_the_table_has_the_local_engine(tmp_path: Path) -> None:
     assert ENGINES["local"](tmp_path, {}, {}).name == "local"
+    assert set(ENGINES) == {"local", *CLUSTERS}
 
 
 @pytest.mark.parametrize("key", ["", "..", "a/b", "-x", "a b", "a\nb", "x" * 300])

@@ -1,6 +1,7 @@
 """The Slurm engine on a real cluster: the promises of every engine, and what is its own."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from runyard.domain.errors import EngineFailed, Invalid, Unavailable
 from runyard.engines import ENGINES
 from runyard.engines.base import JobId, JobPhase, JobStatus, NodeGroup, NodeResources
 from runyard.engines.slurm import SlurmEngine
+from runyard.engines.slurm_script import job_name
 from runyard.testing.engine_suite import (
     DRIVER_LOG,
     FOREVER,
@@ -30,9 +32,8 @@ from runyard.testing.engine_suite import (
 )
 from runyard.testing.fake_server import FakeServer, wait_until
 from runyard.testing.interpreters import interpreters
-from runyard.testing.slurm_cluster import SlurmCluster, slurm_of_session
-
-__all__ = ["slurm_of_session"]
+from runyard.testing.slurm_cluster import SlurmCluster
+from runyard_runtime import processes
 
 JOB = JobId("job")
 
@@ -75,14 +76,25 @@ def lose_one(cluster: SlurmCluster) -> LoseNode:
     return lose
 
 
+@pytest.fixture
+def lose_one_unsaid(cluster: SlurmCluster) -> LoseNode:
+    """The same, and Slurm is to notice by itself."""
+
+    def lose(hosts: Sequence[str]) -> str:
+        cluster.lose_node(hosts[1], is_told=False)
+        return hosts[1]
+
+    return lose
+
+
 class TestSlurmEngine(EngineSuite):
     @pytest.fixture
     def engines(self, cluster: SlurmCluster, tmp_path: Path) -> Engines:
         return lambda: SlurmEngine(tmp_path / "jobs", options_of(cluster))
 
     @pytest.fixture
-    def lose_node(self, lose_one: LoseNode) -> LoseNode:
-        return lose_one
+    def lose_node(self, lose_one_unsaid: LoseNode) -> LoseNode:
+        return lose_one_unsaid
 
 
 class TestSlurmEngineWithoutSharedFolder(EngineSuite):
@@ -183,6 +195,35 @@ def test_a_controller_that_is_away_changes_nothing_for_its_jobs(
     assert server.report("finished")["stopped"] is True
 
 
+def test_what_slurm_refuses_only_for_now_is_tried_again_and_fails_nobody(
+    cluster: SlurmCluster, server: FakeServer, tmp_path: Path
+) -> None:
+    said, program = tmp_path / "said", tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    real = shutil.which("sbatch")
+    refuse = f"if [ -e {said} ]; then cat {said} >&2; exit 1; fi"
+    program.write_text(f'#!/bin/sh\n{refuse}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    engine = SlurmEngine(tmp_path / "jobs", options_of(cluster), environ=environ)
+    munge = "sbatch: error: Munge encode failed: Failed to access munge.socket.2\n"
+    said.write_text(munge)
+    with pytest.raises(EngineFailed, match="cannot be used from the server's machine"):
+        engine.check()
+    said.unlink()
+    engine.check()
+    group = job_group(server, FOREVER)
+    for words in (munge, "sbatch: error: AssocMaxSubmitJobLimit\n"):
+        said.write_text(words)
+        with pytest.raises(Unavailable):
+            engine.start(group)
+    said.unlink()
+    engine.start(group)
+    says(server, "running")
+    assert len(cluster.ask("squeue", "--noheader").splitlines()) == 1
+    engine.kill(JOB)
+
+
 # ---- what is ours ------------------------------------------------------------------------------
 
 
@@ -197,6 +238,60 @@ def test_a_job_whose_id_was_not_noted_is_found_by_its_name(
     another.start(group)
     assert len(cluster.ask("squeue", "--noheader").splitlines()) == 1
     another.kill(JOB)
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "not noted"])
+def test_of_two_jobs_that_a_slow_sbatch_has_made_the_oldest_is_kept(
+    cluster: SlurmCluster,
+    engine: SlurmEngine,
+    server: FakeServer,
+    tmp_path: Path,
+    is_noted: bool,
+) -> None:
+    group = job_group(server, FOREVER)
+    # What the first call handed over, as Slurm has it when it works that off in the end.
+    name = job_name("r", processes.job_marker(str(tmp_path / "jobs" / "job")))
+    late = cluster.ask(
+        "sbatch", "--parsable", f"--job-name={name}", "--partition=closed", "--wrap=true"
+    ).strip()
+    engine.start(group)
+    if not is_noted:
+        (tmp_path / "jobs" / "job" / "slurm.json").unlink()
+        engine.start(group)
+    assert status_of(engine).name == late
+    states = dict(
+        line.split() for line in cluster.ask("squeue", "-ht", "all", "-o", "%A %T").splitlines()
+    )
+    ours = [number for number in states if states[number] in ("PENDING", "RUNNING")]
+    assert ours == [late], states
+    engine.kill(JOB)
+    assert cluster.ask("squeue", "--noheader") == ""
+
+
+def test_a_kill_ends_all_jobs_of_its_key(
+    cluster: SlurmCluster, engine: SlurmEngine, server: FakeServer, tmp_path: Path
+) -> None:
+    engine.start(job_group(server, FOREVER))
+    name = job_name("r", processes.job_marker(str(tmp_path / "jobs" / "job")))
+    cluster.ask("sbatch", f"--job-name={name}", "--partition=closed", "--wrap=true")
+    engine.kill(JOB)
+    assert cluster.ask("squeue", "--noheader") == ""
+
+
+@pytest.mark.parametrize("folder", ["50%j of 'ours'", "50%j\\x"])
+def test_squeue_shows_the_run_and_signs_in_a_folders_name_mean_nothing(
+    cluster: SlurmCluster, server: FakeServer, tmp_path: Path, folder: str
+) -> None:
+    engine = SlurmEngine(tmp_path / folder, options_of(cluster))
+    group = job_group(server, FOREVER)
+    engine.start(group)
+    says(server, "running")
+    assert msgspec.json.decode(group.plan)["run_id"] == "fake run/1"
+    shown = cluster.ask("squeue", "--noheader", "--format=%j|%k").strip()
+    assert shown.startswith("fake_run_1:job-")
+    assert shown.endswith("|Runyard run fake run/1")
+    assert (tmp_path / folder / "job" / "slurm.log").exists()
+    engine.kill(JOB)
 
 
 def test_two_servers_with_the_same_key_have_two_jobs(
@@ -233,8 +328,12 @@ def test_an_exit_code_is_known_after_slurm_has_forgotten_the_job(
     assert SlurmEngine(tmp_path / "jobs", options).poll([JOB])[JOB].exit_code == 70
 
 
-@pytest.mark.parametrize("interpreter", interpreters(), ids=lambda path: Path(path).parts[-3])
-@pytest.mark.parametrize("shared", ["true", "false"], ids=["shared", "apart"])
+# The oldest and the newest: ours is that of all other tests.
+@pytest.mark.parametrize(
+    ("interpreter", "shared"),
+    [(interpreters()[0], "true"), (interpreters()[0], "false"), (interpreters()[-1], "false")],
+    ids=["oldest-shared", "oldest-apart", "newest-apart"],
+)
 def test_nodes_may_have_another_python(
     cluster: SlurmCluster, server: FakeServer, tmp_path: Path, interpreter: str, shared: str
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,9 @@ from runyard.testing.engine_suite import (
 )
 from runyard.testing.fake_server import FakeServer, wait_until
 from runyard.testing.interpreters import interpreters
-from runyard.testing.slurm_cluster import SlurmCluster, slurm_of_session
+from runyard.testing.slurm_cluster import SlurmCluster
 from runyard_runtime import processes
 from runyard_runtime.node_watch import Outside
-
-__all__ = ["slurm_of_session"]
 
 JOB = JobId("job")
 PIDS = "import os; print('pids', os.getpid(), os.getppid(), flush=True)\n"
@@ -64,13 +63,18 @@ def opened(cluster: SlurmCluster, tmp_path: Path) -> Opened:
             "folder": str(tmp_path / "node"),
             "python": sys.executable,
         }
-        return SlurmEngine(tmp_path / "jobs", {**options, **more})
+        jobs = tmp_path / ("jobs" if shared else "jobs apart")
+        return SlurmEngine(jobs, {**options, **more})
 
     return open_it
 
 
 def status_of(engine: SlurmEngine) -> JobStatus:
     return engine.poll([JOB])[JOB]
+
+
+def is_over(engine: SlurmEngine) -> bool:
+    return status_of(engine).phase in (JobPhase.EXITED, JobPhase.GONE)
 
 
 def gone(engine: SlurmEngine) -> JobStatus:
@@ -81,21 +85,24 @@ def gone(engine: SlurmEngine) -> JobStatus:
 # ---- nodes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 def test_a_node_whose_daemon_died_ends_what_it_runs_when_the_server_says_so(
-    cluster: SlurmCluster, opened: Opened, server: FakeServer, shared: bool
+    cluster: SlurmCluster, opened: Opened
 ) -> None:
-    engine = opened(shared=shared)
-    engine.start(job_group(server, KEEPS + PIDS + FOREVER))
-    pids = printed_pids(server)
-    host = status_of(engine).hosts[0]
-    cluster.lose_daemon(host)
-    status = gone(engine)
-    assert "a node of it failed" in status.detail
-    assert all(lives(pid) for pid in pids), "Slurm itself has left them alone"
-    server.stop_ordered = True  # the attempt is over, so this is what the server answers
-    wait_until(lambda: not cluster.running(host))
-    assert server.file("outputs/0") == b"x"
+    with FakeServer() as server, FakeServer() as other:
+        both = ((opened(), server), (opened(shared=False), other))
+        for engine, its in both:
+            engine.start(job_group(its, KEEPS + PIDS + FOREVER))
+        pids = [pid for _, its in both for pid in printed_pids(its)]
+        hosts = {status_of(engine).hosts[0] for engine, _ in both}
+        for host in hosts:
+            cluster.lose_daemon(host)
+        for engine, _ in both:
+            assert "a node of it failed" in gone(engine).detail
+        assert all(lives(pid) for pid in pids), "Slurm itself has left them alone"
+        for _, its in both:
+            its.stop_ordered = True  # the attempt is over, so this is what the server answers
+        wait_until(lambda: not cluster.running(*hosts))
+        assert [its.file("outputs/0") for _, its in both] == [b"x", b"x"]
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
@@ -113,18 +120,20 @@ def test_a_killed_job_leaves_nothing_where_the_server_can_see_it(
     wait_until(lambda: not cluster.running(host))  # Slurm's own has nobody left to wait for
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 def test_a_node_that_hears_nobody_asks_slurm_and_ends_what_is_no_job_any_more(
-    cluster: SlurmCluster, opened: Opened, server: FakeServer, shared: bool
+    cluster: SlurmCluster, opened: Opened
 ) -> None:
-    engine = opened(shared=shared, silence_seconds="1")
-    engine.start(job_group(server, PIDS + FOREVER))
-    printed_pids(server)
-    host = status_of(engine).hosts[0]
-    server.go_down()
-    cluster.lose_daemon(host)
-    gone(engine)
-    wait_until(lambda: not cluster.running(host))
+    engines = [opened(shared=shared, silence_seconds="1") for shared in (True, False)]
+    for engine in engines:
+        with FakeServer() as server:
+            engine.start(job_group(server, PIDS + FOREVER))
+            printed_pids(server)
+    hosts = {status_of(engine).hosts[0] for engine in engines}
+    for host in hosts:
+        cluster.lose_daemon(host)
+    for engine in engines:
+        gone(engine)
+    wait_until(lambda: not cluster.running(*hosts))
 
 
 class Asked:
@@ -177,30 +186,33 @@ def test_a_run_that_the_server_has_forgotten_ends(opened: Opened, server: FakeSe
     wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["server", "no server"])
 def test_an_agent_whose_watch_and_guard_were_killed_stops_by_itself(
-    cluster: SlurmCluster, opened: Opened, server: FakeServer, tmp_path: Path, is_away: bool
+    cluster: SlurmCluster, opened: Opened, server: FakeServer, tmp_path: Path
 ) -> None:
     engine = opened()
-    engine.start(job_group(server, PIDS + FOREVER))
-    printed_pids(server)
-    agent = processes.stat(agent_pid(tmp_path / "jobs" / "job"))
-    assert agent is not None
-    guard = processes.stat(agent.parent)
-    assert guard is not None
-    if is_away:
-        server.go_down()
-    for pid in (guard.parent, agent.parent):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in (agent.parent, guard.parent):
-        os.kill(pid, signal.SIGKILL)
+    with FakeServer() as away:
+        keys = {"job": server, "away": away}
+        for key, its in keys.items():
+            engine.start(job_group(its, PIDS + FOREVER, key=key))
+        for its in keys.values():
+            printed_pids(its)
+    killed = []
+    for key in keys:
+        agent = processes.stat(agent_pid(tmp_path / "jobs" / key))
+        assert agent is not None
+        guard = processes.stat(agent.parent)
+        assert guard is not None
+        killed += [agent.parent, guard.parent]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in killed:
+            os.kill(pid, number)
     wait_until(lambda: not cluster.running())
 
 
 # ---- what cannot be ended ----------------------------------------------------------------------
 
 
-def test_a_job_that_cannot_be_ended_is_no_success(
+def test_a_job_that_cannot_be_ended_is_no_success_unless_its_nodes_are_lost(
     cluster: SlurmCluster, opened: Opened, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm, "_KILL_SECONDS", 0.5)
@@ -212,15 +224,17 @@ def test_a_job_that_cannot_be_ended_is_no_success(
     steps = [pid for pid in steps if pid not in pids]
     for pid in steps:  # as a disk that hangs would have it
         os.kill(pid, signal.SIGSTOP)
+    host = status_of(engine).hosts[0]
     try:
         with pytest.raises(EngineFailed, match=r"(?s)could not be ended.*COMPLETING on n\d"):
             engine.kill(JOB)
+        # Nobody need wait for a node that is lost: what runs there is refused by the server.
+        cluster.freeze_daemon(host)
+        engine.kill(JOB)
+        assert "COMPLETING" in cluster.ask("squeue", "-h", "-o", "%T")
     finally:
         for pid in steps:
             os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not cluster.running())
-    wait_until(lambda: "COMPLETING" not in cluster.ask("squeue", "-h", "-o", "%T"))
-    engine.kill(JOB)  # now it can be
 
 
 # ---- what people and partitions take away --------------------------------------------------------
@@ -236,11 +250,10 @@ def preempt(cluster: SlurmCluster) -> None:
 
 
 def run_out_of_time(cluster: SlurmCluster) -> None:
-    number = cluster.ask("squeue", "--noheader", "--format=%A").strip()
-    cluster.ask("scontrol", "update", f"JobId={number}", "EndTime=now")
+    for number in cluster.ask("squeue", "--noheader", "--format=%A").split():
+        cluster.ask("scontrol", "update", f"JobId={number}", "EndTime=now")
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize(
     ("take_away", "code", "words"),
     [
@@ -253,26 +266,27 @@ def run_out_of_time(cluster: SlurmCluster) -> None:
 def test_who_takes_the_nodes_away_is_told_and_no_output_is_lost(
     cluster: SlurmCluster,
     opened: Opened,
-    server: FakeServer,
-    shared: bool,
     take_away: Callable[[SlurmCluster], None],
     code: str,
     words: str,
 ) -> None:
-    engine = opened(shared=shared, time_limit="5")
-    engine.start(gang_group(engine, server, KEEPS + FOREVER))
-    for rank in range(2):
-        says(server, "running", log_of(rank))
-    take_away(cluster)
-    wait_until(server.finished)
-    report = server.report("finished")
-    assert report["stopped"] is True
-    error = report["error"]
-    assert isinstance(error, dict)
-    assert error["code"] == code
-    assert words in error["message"]
-    assert sorted(server.files) == ["outputs/0", "outputs/1"]
-    wait_until(lambda: status_of(engine).phase in (JobPhase.EXITED, JobPhase.GONE))
+    with FakeServer() as server, FakeServer() as other:  # side by side: each takes its time
+        both = ((opened(time_limit="5"), server), (opened(shared=False, time_limit="5"), other))
+        for engine, its in both:
+            engine.start(gang_group(engine, its, KEEPS + FOREVER))
+            for rank in range(2):
+                says(its, "running", log_of(rank))
+        take_away(cluster)
+        for engine, its in both:
+            wait_until(its.finished)
+            report = its.report("finished")
+            assert report["stopped"] is True
+            error = report["error"]
+            assert isinstance(error, dict)
+            assert error["code"] == code
+            assert words in error["message"]
+            assert sorted(its.files) == ["outputs/0", "outputs/1"]
+            wait_until(partial(is_over, engine))
 
 
 def test_a_stop_of_ours_is_nobody_elses(opened: Opened, server: FakeServer) -> None:
@@ -334,7 +348,7 @@ def test_an_interpreter_that_is_too_old_is_told(opened: Opened, server: FakeServ
 def test_a_server_that_refuses_the_node_is_told(opened: Opened, server: FakeServer) -> None:
     engine = opened(shared=False)
     group = job_group(server, "")
-    server.refuse = ("/plan", 403)
+    server.refuse = ("/plan", 401)
     engine.start(group)
     status = gone(engine)
     assert status.code == "NodeRefused"

@@ -23,9 +23,7 @@ from runyard.testing.engine_suite import (
     says,
 )
 from runyard.testing.fake_server import FakeServer, wait_until
-from runyard.testing.slurm_cluster import SlurmCluster, slurm_of_session, why_not_pmix
-
-__all__ = ["slurm_of_session"]
+from runyard.testing.slurm_cluster import SlurmCluster, why_not_pmix
 
 JOB = JobId("job")
 SEES = "import os; print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n"
@@ -167,9 +165,11 @@ def test_a_rank_of_srun_that_aborts_is_told(by_srun: SlurmEngine, server: FakeSe
 
 def test_ranks_of_srun_stop_with_their_grace(by_srun: SlurmEngine, server: FakeServer) -> None:
     code = (
-        JOINED + "import signal, sys\n"
+        JOINED + "import signal, sys, time\n"
         "def leave(*_):\n"
         "    open('outputs/%d' % world.rank, 'w').write('x')\n"
+        # Slurm kills the others at once when one ends without MPI_Finalize.
+        "    while len(os.listdir('outputs')) < 4: time.sleep(0.01)\n"
         "    os._exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\n"
         "print('pids', os.getpid(), flush=True)\n"

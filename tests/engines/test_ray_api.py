@@ -17,14 +17,8 @@ import pytest
 
 from runyard.domain.errors import Denied, EngineFailed, Invalid, Unavailable, Unsupported
 from runyard.engines.base import JobId, JobPhase, NodeGroup, NodeResources
-from runyard.engines.ray import (
-    RayEngine,
-    has_orphans,
-    plan_sweep,
-    quoted_program,
-    read_options,
-    read_status,
-)
+from runyard.engines.ray import RayEngine, plan_need, quoted_program, read_options
+from runyard.engines.ray_answers import has_orphans, last_state, plan_sweep, read_status
 from runyard.engines.ray_api import RayApi
 from runyard.engines.ray_driver import STATE
 from runyard.testing.fake_server import wait_until
@@ -291,6 +285,7 @@ def test_a_job_that_had_not_begun_when_ray_was_restarted_is_submitted_anew(
         ("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", {"phase": "lost", "is_there": False}, False),
         ("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", {"phase": "lost", "is_there": True}, True),
         ("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", {"phase": "killed"}, False),
+        ("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", None, False),
         ("FAILED", "JOB_SUPERVISOR_ACTOR_DIED", {"phase": "active"}, True),
         ("FAILED", "JOB_SUPERVISOR_ACTOR_DIED", {"phase": "waits"}, False),
         ("FAILED", "JOB_SUPERVISOR_ACTOR_DIED", None, True),
@@ -303,6 +298,15 @@ def test_a_driver_that_did_not_say_the_end_left_agents(
 ) -> None:
     told = {STATE: json.dumps(state)} if state else {}
     assert has_orphans({"status": status, "error_type": kind, "metadata": told}) is expected
+
+
+def test_a_driver_that_died_soon_is_known_by_what_it_printed() -> None:
+    text = "Job entrypoint command failed with exit code -9, last logs:\nStarting\nrunyard_state "
+    info = {"status": "FAILED", "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "metadata": {}}
+    info["message"] = text + json.dumps({"phase": "active", "hosts": ["a"]}) + "\n"
+    assert has_orphans(info)
+    status = read_status(info, last_state(info))
+    assert (status.phase, status.node_lost, status.hosts) == (JobPhase.GONE, True, ("a",))
 
 
 def test_what_ray_gave_up_before_it_had_a_node_is_started_again() -> None:
@@ -319,8 +323,11 @@ def test_what_nobody_needs_is_swept_from_rays_list() -> None:
         for name in ("mine", "mine.kill", "past", "past.kill", "just", "old.kill", "new.kill")
     }
     listed["revived"] = {"metadata": None}
+    listed |= {"given up": known, "given up.kill": known}
     over = dict.fromkeys(listed, 0.0) | {"just": 995.0, "new.kill": 999.0}
-    swept = plan_sweep(listed, over, {"past": 100.0, "just": 996.0}, 1000.0)
+    del over["given up"]  # Ray may still begin it
+    forgotten = {"past": 100.0, "just": 996.0, "given up": 100.0}
+    swept = plan_sweep(listed, over, forgotten, 1000.0)
     assert sorted(swept) == ["old.kill", "past", "past.kill", "revived"]
 
 
@@ -341,6 +348,32 @@ def test_the_program_on_the_cluster_may_have_blanks_in_its_path(path: str, tmp_p
         check=True,
     ).stdout
     assert shown == path.replace("~", str(tmp_path))
+
+
+def test_nodes_are_told_where_environments_are_made(tmp_path: Path) -> None:
+    options = {"address": "h", "environments": "/shared/made", "url": "http://yard:1"}
+    engine = RayEngine(tmp_path, options, {})
+    plan = {"url": "http://127.0.0.1:1", "agent_token": "t", "run_id": "r"}
+    group = NodeGroup(key="k", plan=json.dumps(plan).encode())
+    asked: Any = engine._request(group, plan_need(1, None))
+    told = json.loads(asked["runtime_env"]["env_vars"]["RUNYARD_RAY_SPEC"])["environment"]
+    assert told["RUNYARD_NODE_ENVIRONMENTS"] == "/shared/made"
+    assert told["RUNYARD_NODE_URL"] == "http://yard:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "finds"),
+    [
+        ({"address": "http://head:8265"}, False),
+        ({"address": "http://127.0.0.1:8265"}, True),
+        ({"address": "localhost:8265"}, True),
+        ({"address": "http://head:8265", "url": "http://yard:1"}, True),
+    ],
+)
+def test_nodes_find_the_server_if_they_are_here_or_told_where(
+    tmp_path: Path, options: dict[str, str], finds: bool
+) -> None:
+    assert RayEngine(tmp_path, options, {}).capabilities.finds_server is finds
 
 
 def test_options_are_read_as_they_are_meant() -> None:

@@ -9,14 +9,24 @@ from runyard.engines.base import JobPhase, NodeGroup, NodeResources
 from runyard.engines.slurm_answers import (
     QUEUE_FORMAT,
     QueueRow,
+    choose,
     expand_hosts,
     explain_refusal,
     explain_wait,
+    is_only_on_lost,
     judge,
+    parse_nodes,
     parse_queue,
     with_words,
 )
-from runyard.engines.slurm_script import SlurmOptions, plan_batch, read_options, render_script
+from runyard.engines.slurm_script import (
+    SlurmOptions,
+    job_name,
+    marker_in,
+    plan_batch,
+    read_options,
+    render_script,
+)
 
 PLAN = b'{"runtime": "/the runtime", "url": "http://s:1", "agent_token": "hush", "run_id": "r"}'
 
@@ -37,19 +47,68 @@ def row(state: str, **facts: object) -> QueueRow:
     return QueueRow(state=state, **{**known, **facts})  # type: ignore[arg-type]
 
 
-def test_the_queue_is_read_by_columns_and_the_last_of_a_name_counts() -> None:
+def test_the_queue_is_read_by_columns_and_jobs_are_found_by_their_marker() -> None:
     text = "\n".join(
         [
-            line("9", "FAILED", "768", "2", "NonZeroExitCode", "gpu[1-2]", "a-1", ""),
-            line("10", "PENDING", "0", "1-4", "Nodes required, are DOWN", "", "a-1", "x y"),
+            line("10", "PENDING", "0", "1-4", "Nodes required, are DOWN", "", "exp_7:a-1", "x y"),
+            line("9", "FAILED", "768", "2", "NonZeroExitCode", "gpu[1-2]", "exp_7:a-1", ""),
             line("3", "RUNNING", "0", "1", "None", "head", "some name", ""),
         ]
     )
     found = parse_queue(text)
-    assert found["a-1"].id == "10"
-    assert found["a-1"].reason == "Nodes required, are DOWN"
-    assert found["a-1"].comment == "x y"
-    assert found["some name"].hosts == ("head",)
+    assert [one.id for one in found["a-1"]] == ["9", "10"], "the oldest first"
+    assert found["a-1"][1].reason == "Nodes required, are DOWN"
+    assert found["a-1"][1].comment == "x y"
+    assert found["some name"][0].hosts == ("head",)
+
+
+@pytest.mark.parametrize(
+    ("states", "known", "expected"),
+    [
+        ({}, "", None),
+        ({}, "9", None),
+        ({"9": "RUNNING"}, "9", "9"),
+        ({"9": "PENDING", "10": "RUNNING"}, "", "9"),
+        ({"9": "PENDING", "10": "RUNNING"}, "10", "9"),
+        ({"9": "COMPLETED", "10": "PENDING"}, "9", "9"),
+        ({"9": "CANCELLED", "10": "PENDING"}, "10", "10"),
+        ({"9": "CANCELLED", "10": "COMPLETED"}, "", "10"),
+        ({"10": "PENDING"}, "9", None),
+    ],
+)
+def test_of_several_jobs_of_one_marker_the_oldest_is_ours(
+    states: dict[str, str], known: str, expected: str | None
+) -> None:
+    found = choose([row(state, id=number) for number, state in states.items()], known)
+    assert (found.id if found is not None else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "states", "expected"),
+    [
+        ([row("COMPLETING")], "n1 down\n", True),
+        ([row("COMPLETING")], "n1 down*\nn1 down*\n", True),
+        ([row("COMPLETING")], "n1 completing*\n", True),
+        ([row("COMPLETING", hosts=("n1", "n2"))], "n1 down\nn2 completing\n", False),
+        ([row("COMPLETING", hosts=("n1", "n2"))], "n1 down\nn2 idle*\n", True),
+        ([row("COMPLETING", hosts=())], "n1 down\n", False),
+        ([row("COMPLETING")], "", False),
+        ([row("RUNNING")], "n1 mixed*\n", False),
+        ([row("COMPLETED"), row("COMPLETING", hosts=("n2",))], "n2 drained*\n", True),
+        ([row("PENDING", hosts=()), row("COMPLETING")], "n1 down\n", False),
+    ],
+)
+def test_a_job_that_only_lost_nodes_have_is_let_go(
+    found: list[QueueRow], states: str, expected: bool
+) -> None:
+    assert is_only_on_lost(found, parse_nodes(states)) is expected
+
+
+def test_a_job_is_named_by_its_run_and_found_by_its_marker() -> None:
+    name = job_name("Größe, 50% of:it " + "x" * 500, "k-1-00aa")
+    assert name.startswith("Gr__e__50__of_it_xxx")
+    assert marker_in(name) == "k-1-00aa"
+    assert len(job_name("x" * 500, "k" * 209)) <= 300, "squeue shows no more"
 
 
 @pytest.mark.parametrize(
@@ -161,26 +220,73 @@ def test_why_a_job_waits(reason: str, words: str) -> None:
     assert words in explain_wait(reason)
 
 
+AWAY = "controller does not answer"
+POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit "
+    "limit, user's size and/or time limits)"
+)
+MUNGE = (
+    "sbatch: error: If munged is up, restart with --num-threads=10\n"
+    'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such '
+    "file or directory\n"
+    "sbatch: error: slurm_send_node_msg: auth_g_create: REQUEST_SUBMIT_BATCH_JOB has "
+    "authentication error: Invalid authentication credential\n"
+    "sbatch: error: Batch job submission failed: Protocol authentication error"
+)
+
+
+def failed(words: str) -> str:
+    return f"sbatch: error: Batch job submission failed: {words}"
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "what"),
     [
+        (failed("Unable to contact slurm controller (connect failure)"), Unavailable, AWAY),
+        (failed("Unable to contact slurm controller (receive failure)"), Unavailable, AWAY),
+        (failed("Socket timed out on send/recv operation"), Unavailable, AWAY),
+        (failed("Zero Bytes were transmitted or received"), Unavailable, AWAY),
+        (failed("Slurm backup controller in standby mode"), Unavailable, AWAY),
+        (failed("Resource temporarily unavailable"), Unavailable, AWAY),
+        (failed("Unable to create job record, try again"), Unavailable, AWAY),
+        (failed("Message receive failure"), Unavailable, AWAY),
+        ("slurm_load_jobs error: Communication connection failure", Unavailable, AWAY),
+        ("sbatch: error: AssocMaxSubmitJobLimit\n" + POLICY, Unavailable, "no further job"),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + POLICY, Unavailable, "no further job"),
+        ("sbatch: error: QOSGrpSubmitJobsLimit\n" + POLICY, Unavailable, "no further job"),
+        (POLICY, Unavailable, "no further job"),
+        ("sbatch: error: QOSMaxCpuPerJobLimit\n" + POLICY, EngineFailed, "limits do not allow"),
         (
-            "sbatch: error: Unable to contact slurm controller (connect failure)",
-            Unavailable,
-            "answer",
+            "sbatch: error: AssocMaxWallDurationPerJobLimit\n" + POLICY,
+            EngineFailed,
+            "limits do not allow",
         ),
-        ("sbatch: error: invalid partition specified: x", Invalid, "that partition"),
-        ("error: Invalid account or account/partition combination specified", Invalid, "account"),
-        ("sbatch: error: Invalid qos specification", Invalid, "QOS"),
-        ("error: Requested node configuration is not available", Invalid, "No node"),
-        ("error: Invalid generic resource (gres) specification", Invalid, "No node"),
-        ("error: Requested time limit is invalid (missing or exceeds some limit)", Invalid, "time"),
+        (MUNGE, EngineFailed, "cannot be used"),
         (
             "sbatch: fatal: Could not establish a configuration source",
             EngineFailed,
             "cannot be used",
         ),
-        ("error: Job violates accounting/QOS policy (job submit limit)", EngineFailed, "limits"),
+        (
+            "sbatch: error: invalid partition specified: x\n"
+            + failed("Invalid partition name specified"),
+            Invalid,
+            "that partition",
+        ),
+        (
+            failed("Invalid account or account/partition combination specified"),
+            Invalid,
+            "that account",
+        ),
+        (failed("Invalid qos specification"), Invalid, "QOS"),
+        (failed("Requested node configuration is not available"), Invalid, "No node"),
+        (failed("Invalid generic resource (gres) specification"), Invalid, "No node"),
+        (
+            failed("Requested time limit is invalid (missing or exceeds some limit)"),
+            Invalid,
+            "that time limit",
+        ),
+        (failed("Time limit specification required, but not provided"), Invalid, "time limit"),
         ("", EngineFailed, "'sbatch' failed"),
     ],
 )
@@ -188,6 +294,21 @@ def test_refusals_are_put_in_words(said: str, kind: type[RunyardError], what: st
     error = explain_refusal("sbatch", said)
     assert type(error) is kind
     assert what in error.what
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (MUNGE, Unavailable),
+        ("squeue: fatal: Could not establish a configuration source", Unavailable),
+        (failed("Invalid partition name specified"), Invalid),
+        ("sbatch: error: QOSMaxCpuPerJobLimit\n" + POLICY, EngineFailed),
+    ],
+)
+def test_a_set_up_that_has_worked_before_may_work_again(
+    said: str, kind: type[RunyardError]
+) -> None:
+    assert type(explain_refusal("sbatch", said, has_worked=True)) is kind
 
 
 def test_what_a_group_needs_is_asked_of_slurm() -> None:
@@ -205,7 +326,7 @@ def test_what_a_group_needs_is_asked_of_slurm() -> None:
     )
     command = plan_batch(group, options, "k-1", Path("/jobs/k"))
     assert {
-        "--job-name=k-1",
+        "--job-name=r:k-1",
         "--nodes=2",
         "--ntasks-per-node=1",
         "--no-requeue",
@@ -222,13 +343,14 @@ def test_what_a_group_needs_is_asked_of_slurm() -> None:
 
 
 def test_a_token_is_in_no_script_and_on_no_command_line() -> None:
-    options = SlurmOptions(shared=False, folder="/scratch")
+    options = SlurmOptions(shared=False, folder="/scratch", environments="/shared/made")
     group = NodeGroup(key="k", nodes=2, plan=PLAN)
     script, variables = render_script(group, options, "k-1", Path("/jobs/k"))
     assert "hush" not in script
     assert "hush" not in " ".join(plan_batch(group, options, "k-1", Path("/jobs/k")))
     assert variables["RUNYARD_NODE_TOKEN"] == "hush"
     assert variables["RUNYARD_NODE_FOLDER"] == "/scratch"
+    assert variables["RUNYARD_NODE_ENVIRONMENTS"] == "/shared/made"
 
 
 def test_a_folder_with_blanks_reaches_the_node() -> None:
@@ -244,6 +366,7 @@ def test_a_folder_with_blanks_reaches_the_node() -> None:
         ({"shared": "maybe"}, "true or false"),
         ({"arguments": "--x='"}, "no command line"),
         ({"silence_seconds": "soon"}, "a number of seconds"),
+        ({"environments": "/shared/made"}, "for nodes that share nothing"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:

@@ -22,10 +22,11 @@ from runyard.testing.engine_suite import (
     job_group,
     says,
 )
-from runyard.testing.fake_server import TOKEN, FakeServer, wait_until
+from runyard.testing.fake_server import AGENT_TOKEN, TOKEN, FakeServer, wait_until
 from runyard_runtime import wire
 from runyard_runtime.outputs import Outputs
 from runyard_runtime.server_link import Abandoned, Refused, ServerLink
+from runyard_runtime.shipping import Shipper
 
 WRITER = """
 import json, os, sys, time
@@ -268,6 +269,28 @@ def test_an_attempt_that_was_superseded_sends_nothing_more_and_ends(
     assert ended(engine, job).exit_code == -signal.SIGTERM
     refused = [path for verb, path in server.requests if verb == "POST" and "/streams/" in path]
     assert len(refused) < 20, "it is not tried again and again"
+
+
+@pytest.mark.parametrize(("refusal", "is_given_up"), [(401, False), (403, False), (404, True)])
+def test_logs_go_on_when_a_server_that_took_no_token_is_mended(
+    server: FakeServer, tmp_path: Path, refusal: int, is_given_up: bool
+) -> None:
+    (tmp_path / "azureml-logs").mkdir()
+    (tmp_path / "azureml-logs" / "a.txt").write_text("kept\n")
+    notes: list[str] = []
+    link = ServerLink(server.url, AGENT_TOKEN, patience=0)
+    plan = server.plan([])
+    shipper = Shipper(link, plan, str(tmp_path), str(tmp_path), frozenset(), note=notes.append)
+    server.refuse = ("/streams/", refusal)
+    shipper.start()
+    wait_until(lambda: notes)
+    server.refuse = None
+    if not is_given_up:
+        wait_until(lambda: server.log("azureml-logs/a.txt") == "kept\n")
+    shipper.finish()
+    link.close()
+    assert (shipper.given_up is not None) is is_given_up
+    assert len(notes) == 1
 
 
 def test_one_refused_name_does_not_cost_the_others(server: FakeServer, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_cluster_that_cannot_be_used_now_is_shown_with_the_reason(server: Live
 def test_a_target_is_removed_by_force_with_its_unfinished_runs(server: LiveServer) -> None:
     server.request("POST", f"{COMPUTES}/dead/attach", json={"kind": "slurm", "options": {}})
     script = ScriptSpec(
-        arguments=("train.py",), snapshot="", environment=EnvironmentSpec(), target="dead"
+        arguments=("train.py",), snapshot="", environment=EnvironmentSpec(name="e"), target="dead"
     )
     run = server.make_run(script=script)
     server.change(
@@ -109,7 +109,9 @@ def test_a_plain_target_is_made_if_its_cluster_has_such_nodes(
     server = cluster_server
     server.conductor.refusal = Unsupported("No node has so much.")
     spec = {"vm_size": "STANDARD_NC6", "max_nodes": 2}
-    assert b"No node has so much" in server.request("PUT", f"{COMPUTES}/aml", json=spec).data
+    refused = server.request("PUT", f"{COMPUTES}/aml", json=spec)
+    assert b"No node has so much" in refused.data
+    assert b"RUNYARD_COMPUTE_OPTIONS" in refused.data
     assert server.request("GET", f"{COMPUTES}/aml").status == 404
     assert server.conductor.asked == [NodeResources(cores=6, memory_gb=56, gpus=1)]
     server.conductor.refusal = None

@@ -12,6 +12,7 @@ from runyard.cli.options import json_option
 from runyard.cli.render import render_span
 from runyard.cli.scope import Scope, open_scope
 from runyard.domain.compute import (
+    CLUSTERS,
     AttachSpec,
     ComputePatch,
     ComputeRecord,
@@ -262,7 +263,7 @@ def attach(
         return
     _say(record)
     if before is not None:
-        changed = _changes(before, record)
+        changed = changes_by(before, record)
         console.note(
             f"'{record.name}' was attached before; "
             + (f"changed: {'; '.join(changed)}." if changed else "nothing else is said of it now.")
@@ -399,19 +400,24 @@ def _engine(record: ComputeRecord) -> str:
     """Where its nodes come from."""
     if record.engine is None:
         return "this machine"
-    options = record.engine.options
-    where = options.get("address") or options.get("partition") or ""
+    where = record.engine.options.get(_main_option(record.engine), "")
     return f"{record.engine.kind} {where}".rstrip()
+
+
+def _main_option(engine: EngineRef) -> str:
+    """The option that shows beside the engine's name."""
+    known = CLUSTERS.get(engine.kind)
+    return known.main if known is not None else ""
 
 
 def _more_options(engine: EngineRef) -> str:
     """The options that do not show elsewhere."""
-    shown = ("address", "partition")
+    shown = _main_option(engine)
     return ", ".join(f"{name}={value}" for name, value in sorted(engine.options.items())
-                     if name not in shown)  # fmt: skip
+                     if name != shown)  # fmt: skip
 
 
-def _changes(before: ComputeRecord, now: ComputeRecord) -> list[str]:
+def changes_by(before: ComputeRecord, now: ComputeRecord) -> list[str]:
     """What another attaching changed, in words."""
     seen = [(_engine(one), one.engine and _more_options(one.engine), _size(one), _limits(one))
             for one in (before, now)]  # fmt: skip

@@ -116,7 +116,8 @@ def _names_of_ranks(run: RunRecord) -> list[str]:
 def _say_others(run: RunRecord) -> None:
     """A word on the logs that are not shown, where there are several."""
     if names := _names_of_ranks(run):
-        text = f"That was {names[0]} of {len(names)} ranks."
+        first = f"rank {names[0]}" if names[0].isdecimal() else names[0]
+        text = f"That was {first}, of {len(names)}."
         failed = failed_log(run)
         seen = f"; the one that failed: {log_command(run)}" if failed else ""
         console.note(f"{text} Another: --rank {names[1]}; all: --rank all{seen}", "dim")

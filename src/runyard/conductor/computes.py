@@ -436,5 +436,5 @@ def _check_abilities(
         )
     if not can.shared_folder:
         spec_for_nodes(script.environment)
-    elif not can.one_machine and not can.containers:
+    elif not can.containers:
         without_wish_for_container(script.environment)

@@ -496,6 +496,9 @@ class Conductor:
         for job, status in self._book.look({*jobs, *self._leaving}):
             if job in self._leaving:
                 self._leaving.look(job, status)
+                self._guarded(
+                    lambda job=job, status=status: self._whereabouts.see_late(job, status)
+                )
             elif status.phase in (JobPhase.EXITED, JobPhase.GONE):
                 self._guarded(self._judge, jobs[job], status)
             elif job.engine != THIS_MACHINE:
@@ -534,7 +537,9 @@ class Conductor:
         stored = self._stored_job(run)
         with self._lock:
             job = self._busy.pop(run.id, None) or stored
+        job = job or self._book.drop_start(JobId(job_key(run)))  # it was given up on its way there
         if job is not None:
+            self._whereabouts.expect(job, run.id)
             self._leaving.add(job)
             if run.state is not S.COMPLETED:
                 self._book.stop(job)  # if it was ended from outside, it still has processes

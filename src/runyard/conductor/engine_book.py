@@ -191,6 +191,13 @@ class EngineBook:
             raise outcome
         return Job(job.engine, outcome)
 
+    def drop_start(self, id: JobId) -> Job | None:
+        """The job of a start that nobody waits for any more; None if none was under way."""
+        for key, desk in list(self._desks.items()):
+            if desk.drop_start(id):
+                return Job(key, id)
+        return None
+
     def look(self, jobs: Iterable[Job]) -> list[tuple[Job, JobStatus]]:
         """How the jobs are, as far as it is known; of what is elsewhere, what was heard last."""
         sorted_out = _by_engine(jobs)
@@ -210,7 +217,11 @@ class EngineBook:
         with twice. Who has no job and is not `used` by a target is asked nothing any more.
         """
         sorted_out = _by_engine(jobs)
-        have_targets = {engine_key(ref) for ref in used}
+        have_targets = set[str]()
+        for ref in used:
+            have_targets.add(engine_key(ref))
+            with contextlib.suppress(RunyardError):  # of which a run is told
+                self._desk(ref)
         for key, desk in list(self._desks.items()):
             self._mark(desk, has_target=key in have_targets)
             is_over = desk.has_listed or _read_ref(self._path(key)) is None
@@ -319,6 +330,7 @@ class _Desk:
         self.statuses: dict[JobId, JobStatus] = {}
         self.starting: set[JobId] = set()
         self.started: dict[JobId, JobId | Exception] = {}
+        self._dropped: set[JobId] = set()  # of those that are starting
         self._left_alone_until = 0.0  # by the monotonic clock
         self._calls = _Line(f"engine {key}")
         self._removals = _Line(f"engine {key}, removals")
@@ -373,11 +385,22 @@ class _Desk:
                 outcome = _without(error, self.secrets.values())
             except Exception as error:  # noqa: BLE001 - raised again in the conductor's thread
                 outcome = error
-            self.started[id] = outcome
-            self.starting.discard(id)
+            with self._lock:
+                self.starting.discard(id)
+                if id not in self._dropped:
+                    self.started[id] = outcome
+                self._dropped.discard(id)
             done()
 
         self._calls.put(act)
+
+    def drop_start(self, id: JobId) -> bool:
+        """Have nobody told how a start went; False if there was none."""
+        with self._lock:
+            is_known = self.started.pop(id, None) is not None
+            if id in self.starting:
+                self._dropped.add(id)
+            return is_known or id in self.starting
 
     def stop(self, job: JobId) -> None:
         """Have a job's agents asked to end, as soon as the cluster can be reached."""
@@ -471,7 +494,9 @@ class _Desk:
 
     def _is_away(self, error: RunyardError) -> Exception:
         words = _without(error, self.secrets.values())
-        said = words.what + (f" {words.why}" if words.why else "")
+        # A token that is refused does not mend itself, as a link does.
+        more = (words.why, words.fix if isinstance(error, Denied) else "")
+        said = " ".join(text for text in (words.what, *more) if text)
         if said != self.trouble:
             log.warning("%s cannot be used now: %s", self.key, said)
         self.trouble = said

@@ -19,7 +19,7 @@ def builders_for(can: Capabilities, builders: Sequence[Builder]) -> Sequence[Bui
     """Who builds what runs on the nodes of an engine that can do that."""
     if not can.shared_folder:
         return [NodeBuilder(builders)]
-    return builders if can.one_machine or can.containers else [PlainBuilder(builders)]
+    return builders if can.containers else [PlainBuilder(builders)]
 
 
 class PlainBuilder:

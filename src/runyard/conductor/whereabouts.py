@@ -24,6 +24,7 @@ class Whereabouts:
         self._pools = pools
         self._changes = changes
         self._known: dict[str, tuple[Job, str, Sequence[str]]] = {}
+        self._late: dict[Job, str] = {}
 
     def see(self, found: Mapping[str, tuple[Job, JobStatus]]) -> None:
         """Keep what is new of those runs, each with its job and how that is."""
@@ -33,6 +34,16 @@ class Whereabouts:
             said = self._known[run_id] = (job, status.name, status.hosts)
             if said != before.get(run_id) and (status.name or status.hosts):
                 self._keep(run_id, job, status)
+
+    def expect(self, job: Job, run_id: str) -> None:
+        """A run is over whose cluster may not have said yet where it was."""
+        self._late[job] = run_id
+
+    def see_late(self, job: Job, status: JobStatus) -> None:
+        """Keep what is heard of the job of a run that is over, once."""
+        run_id = self._late.pop(job, None)
+        if run_id is not None and (status.name or status.hosts):
+            self._keep(run_id, job, status)
 
     def _keep(self, run_id: str, job: Job, status: JobStatus) -> None:
         def how(run: RunRecord) -> RunRecord:

@@ -41,6 +41,20 @@ class NodeResources(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
 
 
+class ClusterKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of cluster elsewhere, as settings and people name one: `KIND:VALUE`."""
+
+    main: str  # the option that the value is of
+    is_needed: bool  # whether there must be one
+
+
+# The same keys as runyard.engines.ENGINES has, but for this machine's own.
+CLUSTERS = {
+    "ray": ClusterKind(main="address", is_needed=True),
+    "slurm": ClusterKind(main="partition", is_needed=False),
+}
+
+
 class EngineRef(msgspec.Struct, frozen=True, kw_only=True):
     """Which engine the nodes of a target come from, and how it is reached."""
 

@@ -1,4 +1,4 @@
-"""Engines by name. An engine is one file in this folder and one line in `ENGINES`."""
+"""Engines by name. An engine is what one line of `ENGINES` opens; see `base` for its promises."""
 
 from collections.abc import Mapping
 

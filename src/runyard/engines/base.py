@@ -60,7 +60,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     multi_node: bool = False
     one_machine: bool = False  # all its nodes are on one machine
-    containers: bool = False
+    containers: bool = False  # its agents may use those that the server builds, where it has any
     shared_folder: bool = False  # all nodes of a job see the same job folder
     gpus: bool = False
     # Its nodes find the server wherever it listens: they are on its machine, or are told where.

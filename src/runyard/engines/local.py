@@ -6,10 +6,7 @@ any engine object on the same folder, also one in another process, sees the same
 
 import contextlib
 import json
-import logging
 import os
-import re
-import shutil
 import signal
 import sys
 import threading
@@ -19,25 +16,19 @@ from typing import Any
 
 from runyard.domain.errors import EngineFailed, Invalid
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard_runtime import (
-    contained,
-    inherited,
-    job_folder,
-    mounts,
-    mpi_starter,
-    processes,
-    supervision,
-    wire,
+from runyard.engines.job_folders import (
+    clean_environment,
+    is_job_key,
+    last_words,
+    leave_word_to_stop,
+    remove_folder,
 )
-
-log = logging.getLogger(__name__)
+from runyard_runtime import contained, job_folder, mounts, mpi_starter, processes, wire
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from runyard_runtime.agent import main; sys.exit(main(sys.argv[2], int(sys.argv[3])))"
 )
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-_LOG_TAIL = 2000
 
 
 class LocalEngine:
@@ -61,6 +52,8 @@ class LocalEngine:
         self.capabilities = Capabilities(
             multi_node=True,
             one_machine=True,
+            containers=True,
+            finds_server=True,
             shared_folder=True,
             gpus=Path("/dev/nvidiactl").exists(),
         )
@@ -107,7 +100,7 @@ class LocalEngine:
             if pid := self._agent(job, node):
                 processes.send(pid, signal.SIGTERM)
             elif self._exit(job, node) is None:
-                self._leave_word_to_stop(job, node)
+                leave_word_to_stop(self._own(job, node))
 
     def kill(self, job: JobId) -> None:
         """End agents, keepers and ranks at once."""
@@ -167,14 +160,6 @@ class LocalEngine:
         )
         self._spawned[pid] = (job, node)
 
-    def _leave_word_to_stop(self, job: JobId, node: int) -> None:
-        """Have the agent that is starting, or the next one, stop at once."""
-        own = self._own(job, node)
-        with contextlib.suppress(OSError):  # it is told again by the server when it reports
-            own.mkdir(exist_ok=True)
-            word = json.dumps({"reason": supervision.STOPPED}).encode()
-            job_folder.write_atomically(str(own / "state.json"), word)
-
     def _status(self, job: JobId) -> JobStatus:
         nodes = self._nodes(job)
         if not nodes:
@@ -182,7 +167,7 @@ class LocalEngine:
         phases = {node: self._agent_phase(job, node) for node in nodes}
         lost = [node for node in nodes if phases[node] is JobPhase.GONE]
         if not set(lost) <= {node for other, node in self._spawned.values() if other == job}:
-            return JobStatus(phase=JobPhase.GONE, detail=self._last_words(job, lost))
+            return JobStatus(phase=JobPhase.GONE, detail=self._why_lost(job, lost))
         if lost:
             return JobStatus(phase=JobPhase.PENDING, detail="its agent is starting")
         if JobPhase.ACTIVE in phases.values():
@@ -238,37 +223,6 @@ class LocalEngine:
                     continue
             del self._spawned[pid]
 
-    def _last_words(self, job: JobId, nodes: Sequence[int]) -> str:
-        for node in nodes:
-            with contextlib.suppress(OSError):
-                words = (self._own(job, node) / "log").read_bytes()[-_LOG_TAIL:]
-                if words.strip():
-                    return words.decode("utf-8", "replace").strip()
-        return "its agent ended without a word"
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder, also if a script has closed parts of it to itself."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        return
-    for parent, names, _ in os.walk(folder):  # from the top: what is opened is looked into
-        for name in names:
-            path = os.path.join(parent, name)
-            with contextlib.suppress(OSError):
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        log.warning("%s could not be removed; it takes space and does no harm", folder)
-
-
-def is_job_key(key: str) -> bool:
-    """True if it can be the key of a job: it becomes a folder."""
-    return _KEY.fullmatch(key) is not None
-
-
-def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of `environ` agents and jobs see."""
-    cleaned: dict[str, str] = inherited.clean(environ)
-    return cleaned
+    def _why_lost(self, job: JobId, nodes: Sequence[int]) -> str:
+        logs = (self._own(job, node) / "log" for node in nodes)
+        return last_words(logs) or "its agent ended without a word"

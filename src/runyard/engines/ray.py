@@ -30,8 +30,19 @@ from runyard.engines.base import (
     NodeGroup,
     NodeResources,
 )
+from runyard.engines.ray_answers import (
+    KEEP_SECONDS,
+    NOTE,
+    OVER,
+    TOO_LATE,
+    has_orphans,
+    is_not_started,
+    last_state,
+    plan_sweep,
+    read_status,
+)
 from runyard.engines.ray_api import RayApi
-from runyard.engines.ray_driver import STATE, STOP_SECONDS, TOKEN
+from runyard.engines.ray_driver import STOP_SECONDS, TOKEN
 from runyard_runtime import job_folder, remote
 
 log = logging.getLogger(__name__)
@@ -50,14 +61,8 @@ _SOON_SECONDS = 2.0  # what a cluster lacks for so long is worth a word
 _STARTING_SECONDS = 10.0  # Ray takes that long to start a job; only then is it said to wait
 _STOP_SECONDS = 3600  # what Ray leaves a job that was stopped; ours ends before, or is killed
 _ORPHAN_SECONDS = STOP_SECONDS + 15.0  # when a driver is gone: until its guards have ended all
-_SETTLE_SECONDS = 5.0  # Ray's own watch of a job ends a bit later, and revives what is deleted
-_KEEP_SECONDS, _KEEP_MOST = 600.0, 20  # jobs that are over are in Ray's list for people to see
 _KILL_SECONDS, _LET_GO_SECONDS = 20.0, 5.0
 _LOOK_SECONDS = 0.05
-_OVER = ("SUCCEEDED", "FAILED", "STOPPED")
-_NOTE = ".kill"
-_NOT_PLACED = ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "JOB_SUPERVISOR_ACTOR_START_FAILURE")
-_TAIL = 2000
 
 
 Nodes = Sequence[Mapping[str, float]]  # what each node of the cluster has in all
@@ -98,6 +103,13 @@ class _Need(msgspec.Struct, frozen=True):
         """The need of one node, as Ray names it."""
         asked = {"CPU": self.cores, "GPU": self.gpus, "memory": self.memory}
         return {name: value for name, value in asked.items() if value}
+
+    def of_driver(self) -> dict[str, int]:
+        """What the job itself asks for: of one node its driver is there, of several on the head."""
+        if self.nodes > 1:
+            return {}
+        asked = {"num_cpus": self.cores, "num_gpus": self.gpus, "memory": self.memory}
+        return {f"entrypoint_{name}": value for name, value in asked.items() if value}
 
 
 class RayEngine:
@@ -142,7 +154,7 @@ class RayEngine:
         job = JobId(group.key)
         name = self._submission(job)
         info = self._api.job(name)
-        if info is not None and not (self._is_not_placed(info) or self._is_forgotten(name)):
+        if info is not None and not (is_not_started(info) or self._is_forgotten(name)):
             return job
         if info is not None:
             self._api.delete(name)
@@ -169,7 +181,7 @@ class RayEngine:
         """Have the driver told to end: it tells the agents."""
         name = self._submission(job)
         info = self._api.job(name)
-        if info is None or info["status"] in _OVER:
+        if info is None or info["status"] in OVER:
             return
         if info["status"] == "PENDING":
             with self._lock:
@@ -180,29 +192,30 @@ class RayEngine:
         """Have the driver told to end all at once, and wait until it did."""
         name = self._submission(job)
         info = self._api.job(name)
-        if info is not None and info["status"] not in _OVER:
+        if info is not None and info["status"] not in OVER:
             owner = {_OWNER: self._owner(), _NAME: ""}
-            note = {"submission_id": name + _NOTE, "entrypoint": ":", "metadata": owner}
+            note = {"submission_id": name + NOTE, "entrypoint": ":", "metadata": owner}
             self._api.submit(note)
         begun = time.monotonic()
         while info is not None and (left := self._left(job, info)):
             is_pending = info["status"] == "PENDING"
             late = time.monotonic() - begun
-            if is_pending or (info["status"] == "RUNNING" and late > _KILL_SECONDS / 2):
-                # Nothing of ours hears, or not what we said: then it is told as Ray does.
-                self._api.stop(name)
+            if is_pending:
+                self._api.stop(name)  # nothing of ours hears; Ray ends it as soon as it has begun
             if late >= (_LET_GO_SECONDS if is_pending else _KILL_SECONDS):
                 if is_pending:  # nothing runs, and should it begin it sees that it was killed
                     log.warning("job %s: Ray still has it as %s", job, info["status"])
                     return
+                if info["status"] == "RUNNING":
+                    self._api.stop(name)  # a driver that cannot read Ray's table hears this
                 what = f"Job '{job}' could not be ended within {_KILL_SECONDS:g} s."
                 raise EngineFailed(what, why=left)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS if info["status"] not in OVER else 1.0)
             info = self._api.job(name)
 
     def _left(self, job: JobId, info: Mapping[str, Any]) -> str:
         """Why something of the job may still run; empty: nothing does."""
-        if info["status"] not in _OVER:
+        if info["status"] not in OVER:
             return (
                 f"Ray still has {info['submission_id']} as {info['status']}: the host of its "
                 "driver may be busy, or out of Ray's reach."
@@ -255,11 +268,11 @@ class RayEngine:
             over = {
                 name: self._over.get(name, now)
                 for name, info in listed.items()
-                if name.startswith(ours) and info["status"] in _OVER
+                if name.startswith(ours) and info["status"] in OVER
             }
             self._over = over
             for name, at in list(self._forgotten.items()):
-                if name not in listed and now - at >= _KEEP_SECONDS:
+                if name not in listed and now - at >= KEEP_SECONDS:
                     del self._forgotten[name]
             names = plan_sweep(listed, over, self._forgotten, now)
         try:
@@ -280,27 +293,29 @@ class RayEngine:
             detail = "Ray does not know this job; it may have been started anew"
             return JobStatus(phase=JobPhase.GONE, detail=detail, node_lost=not was_waiting)
         told = info.get("metadata") or {}
-        state = json.loads(told.get(STATE) or "null")
+        state = last_state(info)
         if state is None and info["status"] == "RUNNING":
             state = self._api.printed_state(name)
         if state is None:
-            if name + _NOTE in listed:
+            if name + NOTE in listed:
                 return JobStatus(phase=JobPhase.GONE, detail="it was killed", node_lost=True)
             if info["status"] == "STOPPED" or was_stopped:
                 detail = "it was stopped before it had a node"
                 return JobStatus(phase=JobPhase.EXITED, exit_code=-15, detail=detail)
+        if state is None and info.get("error_type") == TOO_LATE:
+            with self._lock:
+                self._waiting.add(job)  # so that it is started again should this not succeed
+            self._api.delete(name)
+            self._api.submit(plan_again(name, info))
+            info = {**info, "status": "PENDING"}
         waits = info["status"] == "PENDING" or (state or {}).get("phase") == "waits"
-        if waits and info["status"] not in _OVER:
+        if waits and info["status"] not in OVER:
             with self._lock:
                 self._waiting.add(job)
             need = msgspec.json.decode(told.get(_NEED) or "{}", type=_Need)
             since = float(told.get(_SINCE) or info["start_time"] / 1000)
             return self._wait_status(job, need, time.time() - since, nodes())
         return read_status(info, state)
-
-    def _is_not_placed(self, info: Mapping[str, Any]) -> bool:
-        """True if Ray gave it up before it had a node: Ray lets nothing wait for long."""
-        return info["status"] == "FAILED" and info.get("error_type") in _NOT_PLACED
 
     def _check_size(self, need: _Need) -> None:
         """Refuse what fits on no node, unless Ray may add others; without any they are to come."""
@@ -369,8 +384,6 @@ class RayEngine:
             "RUNYARD_RAY_DRIVER": base64.b64encode(zlib.compress(driver)).decode(),
             "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_SECONDS),
         }
-        # The driver of one node is on that node; of several, where Ray has its head.
-        asked = need.bundle() if need.nodes == 1 else {}
         return {
             "submission_id": name,
             "entrypoint": quoted_program(self._options.python) + _ENTRYPOINT,
@@ -383,9 +396,7 @@ class RayEngine:
                 TOKEN: token,
                 "run": str(plan.get("run_id")),
             },
-            "entrypoint_num_cpus": asked.get("CPU"),
-            "entrypoint_num_gpus": asked.get("GPU"),
-            "entrypoint_memory": asked.get("memory"),
+            **need.of_driver(),
         }
 
     def _submission(self, job: JobId) -> str:
@@ -438,101 +449,18 @@ def plan_need(nodes: int, resources: NodeResources | None) -> _Need:
     )
 
 
-def read_status(info: Mapping[str, Any], state: Mapping[str, Any] | None) -> JobStatus:
-    """A job's status from what Ray knows of it and what its driver said last. Pure."""
-    status, message = str(info["status"]), str(info.get("message") or "")
-    phase = state["phase"] if state else ""
-    hosts = tuple(state.get("hosts", ())) if state else ()
-    if phase == "exited" and state:
-        words = str(state.get("words", ""))
-        code = int(state["exit_code"])
-        return JobStatus(phase=JobPhase.EXITED, exit_code=code, detail=words, hosts=hosts)
-    if phase in ("lost", "gone") and state:
-        end = int(state.get("status", 0))
-        how = str(remote.WORDS.get(end) or "its agent cannot be kept up")
-        return JobStatus(
-            phase=JobPhase.GONE,
-            detail=_of_node(state, hosts, "Ray lost it" if phase == "lost" else how),
-            hosts=hosts,
-            node_lost=True,
-            code=str(remote.CODES.get(end, "")),
-        )
-    if status == "FAILED" and state is None and not _has_died(info):
-        return _not_begun(str(info.get("error_type") or ""), message)
-    if status in _OVER:
-        detail = "it was killed" if phase == "killed" else message[-_TAIL:]
-        return JobStatus(phase=JobPhase.GONE, detail=detail, hosts=hosts, node_lost=True)
-    if phase == "active" and state:
-        detail = _of_node(state, hosts) if state.get("words") else ""
-        return JobStatus(phase=JobPhase.ACTIVE, hosts=hosts, detail=detail)
-    return JobStatus(phase=JobPhase.PENDING, detail="its agents are starting")
-
-
-def _not_begun(kind: str, message: str) -> JobStatus:
-    """The status of a job whose driver never said anything. Pure."""
-    last = message.strip().rpartition("\n")[2]
-    if kind in _NOT_PLACED:  # it is submitted anew
-        detail = f"Ray could not start it: {last[-_TAIL:]}"
-        return JobStatus(phase=JobPhase.GONE, detail=detail)
-    if kind != "JOB_ENTRYPOINT_COMMAND_ERROR" and "entrypoint command failed" not in message:
-        detail = f"Ray could not start it: {message[-_TAIL:].strip()}"
-        return JobStatus(phase=JobPhase.EXITED, detail=detail, code="EngineFailed")
-    detail = f"our program does not run there: {last} (the option 'python' names what runs it)"
-    return JobStatus(phase=JobPhase.EXITED, detail=detail, code="NodePython")
-
-
-def _has_died(info: Mapping[str, Any]) -> bool:
-    """True if Ray lost the process or the node of the driver. Pure."""
-    kind = info.get("error_type")  # old ones do not say
-    return kind == "JOB_SUPERVISOR_ACTOR_DIED" or (
-        not kind and "died" in str(info.get("message") or "")
-    )
-
-
-def has_orphans(info: Mapping[str, Any]) -> bool:
-    """True if agents of a job that is over for Ray may still be ending. Pure.
-
-    They do so by themselves when the driver is gone without having said how they ended, and on a
-    node that lives where Ray lost but their keeper.
-    """
-    state = json.loads((info.get("metadata") or {}).get(STATE) or "null")
-    if state is None:
-        return info["status"] == "FAILED" and _has_died(info)
-    return state["phase"] in ("starting", "active") or bool(state.get("is_there"))
-
-
-def plan_sweep(
-    listed: Mapping[str, Any], over: Mapping[str, float], forgotten: Mapping[str, float], now: float
-) -> list[str]:
-    """The names of what is to be deleted from Ray's list; times are since when. Pure."""
-    settled = [name for name, since in over.items() if now - since >= _SETTLE_SECONDS]
-    newest = sorted((name for name in settled if name in forgotten), key=lambda one: -over[one])
-    found = []
-    for name in settled:
-        job = name.removesuffix(_NOTE)
-        if job != name:
-            is_due = job not in listed or job in forgotten
-        elif name in forgotten:
-            is_due = now - forgotten[name] >= _KEEP_SECONDS or name not in newest[:_KEEP_MOST]
-        else:
-            is_due = not listed[name].get("metadata")  # revived by Ray after it was deleted
-        if is_due:
-            found.append(name)
-    return found
+def plan_again(name: str, info: Mapping[str, Any]) -> dict[str, object]:
+    """The request for a job as Ray has it that never began. Pure."""
+    told = info["metadata"]
+    need = msgspec.json.decode(told[_NEED], type=_Need)
+    same = {key: info[key] for key in ("entrypoint", "runtime_env", "metadata")}
+    return {"submission_id": name, **same, **need.of_driver()}
 
 
 def quoted_program(path: str) -> str:
     """A program's name or path as a shell takes it; ~ is the home folder there. Pure."""
     home, rest = ("~/", path[2:]) if path.startswith("~/") else ("", path)
     return home + shlex.quote(rest)
-
-
-def _of_node(state: Mapping[str, Any], hosts: Sequence[str], how: str = "") -> str:
-    """What a node said last, with its name. Pure."""
-    node = int(state["node"])
-    where = f" ({hosts[node]})" if node < len(hosts) and hosts[node] else ""
-    said = str(state["words"]).rpartition("\nrunyard: ")[2].removeprefix("runyard: ")
-    return ": ".join(one for one in (f"node {node}{where}", how, said) if one)
 
 
 def describe_nodes(nodes: Nodes) -> str:

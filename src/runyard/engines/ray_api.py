@@ -75,10 +75,7 @@ class RayApi:
     def printed_state(self, name: str) -> Any:
         """The last state that a driver printed: for a Ray whose table it could not write to."""
         answer = self._call("GET", f"/api/jobs/{name}/logs", missing=True) or {}
-        lines = str(answer.get("logs") or "").splitlines()
-        mark = STATE + " "
-        said = [line[len(mark) :] for line in lines if line.startswith(mark)]
-        return json.loads(said[-1]) if said else None
+        return find_state(str(answer.get("logs") or ""))
 
     def living(self) -> dict[str, Mapping[str, float]]:
         """What each living node has in all, by its id."""
@@ -163,6 +160,13 @@ class RayApi:
             why=f"{why[:1].upper()}{why[1:]}.",
             fix=f"{_DASHBOARD}.",
         )
+
+
+def find_state(text: str) -> Any:
+    """The last state in what a driver printed, or None. Pure."""
+    mark = STATE + " "
+    said = [line[len(mark) :] for line in text.splitlines() if line.startswith(mark)]
+    return json.loads(said[-1]) if said else None
 
 
 def _web_address(address: str) -> str:

@@ -581,6 +581,7 @@ def _print(line: str) -> None:
 def main(text: str) -> int:
     """The job's entrypoint; `text` is that of this file."""
     spec = json.loads(os.environ["RUNYARD_RAY_SPEC"])
-    told = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]
-    spec["environment"]["RUNYARD_NODE_TOKEN"] = told[TOKEN]
+    told = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
+    spec["environment"]["RUNYARD_NODE_TOKEN"] = told["metadata"].pop(TOKEN)
+    os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(told)  # or Ray would keep that, too
     return Driver(text, spec).run()

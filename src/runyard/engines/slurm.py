@@ -9,30 +9,40 @@ Needs the programs of Slurm on the server's machine, but no accounting.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from runyard.domain.errors import EngineFailed, Invalid, Unavailable
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
-from runyard.engines.local import clean_environment, is_job_key, remove_folder
+from runyard.engines.job_folders import (
+    clean_environment,
+    is_job_key,
+    last_words,
+    leave_word_to_stop,
+    remove_folder,
+)
 from runyard.engines.slurm_answers import (
+    NODES_FORMAT,
     QUEUE_FORMAT,
     QueueRow,
+    choose,
     explain_refusal,
+    is_only_on_lost,
     judge,
+    parse_nodes,
     parse_queue,
     with_words,
 )
 from runyard.engines.slurm_script import (
+    LOG,
     SlurmOptions,
     plan_batch,
     plan_for_nodes,
@@ -40,7 +50,7 @@ from runyard.engines.slurm_script import (
     render_script,
     watch_marker,
 )
-from runyard_runtime import job_folder, node_watch, processes, remote, supervision, wire
+from runyard_runtime import job_folder, node_watch, processes, remote, wire
 
 _RECORD = "slurm.json"
 _ANSWER_SECONDS = 60.0  # longer than Slurm's own patience with its controller
@@ -49,13 +59,12 @@ _KILL_AGAIN_SECONDS = 1.0  # the same when they have had their time
 _END_SECONDS = 10.0  # for Slurm to do so
 _LOOK_SECONDS = 0.1
 _SAY_AGAIN_SECONDS = 2.0  # a stop is repeated: a job that only starts does not hear it
-_LOG_TAIL = 2000
 
 
 class _Record(msgspec.Struct, kw_only=True):
     """What we keep of a job beside what Slurm keeps, which it forgets after minutes."""
 
-    id: str
+    id: str  # of several that a slow `sbatch` has made, the oldest
     nodes: int = 1
     hosts: tuple[str, ...] = ()  # where it began; Slurm drops those that it lost
     is_stopping: bool = False
@@ -85,9 +94,11 @@ class SlurmEngine:
             self._environment["SLURM_CONF"] = conf
         self._lock = threading.Lock()
         self._told: dict[JobId, float] = {}  # when a stop was last said
+        self._has_worked = False  # Slurm has answered this server
         self.capabilities = Capabilities(
             multi_node=True,
             one_machine=self._options.one_machine,
+            containers=self._options.one_machine,
             shared_folder=self._options.shared,
             gpus=True,
             finds_server=self._options.one_machine,
@@ -134,41 +145,49 @@ class SlurmEngine:
     def stop(self, job: JobId) -> None:
         """Ask the agents to end; a job that still waits is taken from the queue."""
         with self._lock:
-            record = self._record(job) or self._adopt(job)
+            record = self._adopt(job)
             if record is None or record.is_stopping or record.end is not None:
                 return
             record.is_stopping = True
             self._write(job, record)
             if self._options.shared:
                 for node in range(record.nodes):
-                    self._leave_word_to_stop(job, node)
+                    leave_word_to_stop(self._own(job, node))
             self._say_stop(job, record)
 
     def kill(self, job: JobId) -> None:
         """End the Slurm job with all that its watches and agents started; returns when it has."""
         with self._lock:
-            record = self._record(job) or self._adopt(job)
+            record = self._adopt(job)
             if record is None:
                 return
             patience = _KILL_AGAIN_SECONDS if record.is_killed else _KILL_SECONDS
             if not record.is_killed:
                 record.is_killed = True
                 self._write(job, record)
-        self._cancel(record, "--state=PENDING")
+        numbers = {record.id, *(row.id for row in self._rows(job))}
+        self._cancel(numbers, "--state=PENDING")
         # Again and again: a watch that only starts does not hear.
-        is_over = self._ends(job, patience, lambda: self._signal(record, "USR2"))
+        is_over = self._ends(job, patience, lambda: self._signal(numbers, record.nodes, "USR2"))
         if not is_over:
-            self._signal(record, "KILL")
-            self._cancel(record)
+            self._signal(numbers, record.nodes, "KILL")
+            self._cancel(numbers)
             is_over = self._ends(job, _END_SECONDS)
         left = self._end_here(job, record.nodes)
         if not is_over or left:
             raise self._not_ended(job, record, left)
 
     def _ends(self, job: JobId, seconds: float, ask: Callable[[], None] = lambda: None) -> bool:
-        """Whether Slurm's job comes to its end within that time."""
+        """Whether Slurm's job comes to its end within that time, but for nodes that are lost.
+
+        For those Slurm may wait long. What still runs there is refused by the server once there is
+        another attempt, and Slurm gives their nodes to nobody.
+        """
         deadline = time.monotonic() + seconds
-        while self._is_there(job):
+        while rows := [row for row in self._rows(job) if not row.is_over]:
+            hosts = {host for row in rows for host in row.hosts if row.state == "COMPLETING"}
+            if hosts and is_only_on_lost(rows, self._node_states(hosts)):
+                return True
             if time.monotonic() >= deadline:
                 return False
             ask()
@@ -206,7 +225,7 @@ class SlurmEngine:
         return [str(remote.job_place(top, job, node)) for node in range(nodes)]
 
     def _not_ended(self, job: JobId, record: _Record, left: set[int]) -> EngineFailed:
-        row = self._queue().get(self._slurm_name(job))
+        row = next((row for row in self._rows(job) if not row.is_over), None)
         hosts = ", ".join(row.hosts) if row is not None else ""
         seen = f" Processes here: {', '.join(map(str, sorted(left)))}." if left else ""
         return EngineFailed(
@@ -271,11 +290,10 @@ class SlurmEngine:
             return JobStatus(phase=JobPhase.GONE, detail="it was ended", node_lost=True)
         return record.end or self._left_exit(job, record)
 
-    def _look(self, job: JobId, rows: Mapping[str, QueueRow]) -> JobStatus:
-        row = rows.get(self._slurm_name(job)) if is_job_key(job) else None
-        record = self._record(job)
-        if record is None and row is not None and (self._folder / job).exists():
-            record = self._adopt_row(job, row)
+    def _look(self, job: JobId, queue: Mapping[str, Sequence[QueueRow]]) -> JobStatus:
+        rows = queue.get(self._slurm_name(job), ()) if is_job_key(job) else ()
+        record = self._adopt(job, rows)
+        row = choose(rows, record.id if record is not None else "")
         if record is None:
             return JobStatus(phase=JobPhase.GONE, detail="Slurm has no such job")
         # Agents may have ended since the first look, and know better than Slurm.
@@ -293,9 +311,9 @@ class SlurmEngine:
         """What Slurm writes into the log of a job that lost nodes, for one that has no log."""
         if row is None or not row.has_lost_node or not hosts:
             return ""
-        which = [f"--nodes={','.join(hosts)}", "--states=down", "--format=%N"]
-        down = self._ask(["sinfo", "--noheader", "--Node", *which], may_fail=True).split()
-        return f"Node failure on {','.join(dict.fromkeys(down))}" if down else ""
+        states = self._node_states(hosts)
+        down = [host for host in hosts if states.get(host, "").startswith("down")]
+        return f"Node failure on {','.join(down)}" if down else ""
 
     def _unheard(self, job: JobId, record: _Record) -> str:
         """Which nodes cannot reach the server, in words, where that can be seen."""
@@ -317,7 +335,7 @@ class SlurmEngine:
         if status.phase in (JobPhase.EXITED, JobPhase.GONE):
             if record.end is None:
                 if status.phase is JobPhase.GONE:
-                    self._cancel(record, "--state=PENDING")
+                    self._cancel([record.id], "--state=PENDING")
                 record.end = status
                 self._write(job, record)
             return
@@ -330,33 +348,38 @@ class SlurmEngine:
     def _say_stop(self, job: JobId, record: _Record) -> None:
         if time.monotonic() - self._told.get(job, 0.0) >= _SAY_AGAIN_SECONDS:
             self._told[job] = time.monotonic()
-            self._cancel(record, "--state=PENDING")
-            self._signal(record, "TERM")
+            self._cancel([record.id], "--state=PENDING")
+            self._signal([record.id], record.nodes, "TERM")
 
-    def _signal(self, record: _Record, name: str) -> None:
+    def _signal(self, numbers: Iterable[str], nodes: int, name: str) -> None:
         """Signal the watches: of one node the batch script is the watch, else a step's tasks."""
-        where = ["--batch"] if record.nodes == 1 else []
-        self._cancel(record, *where, f"--signal={name}")
+        where = ["--batch"] if nodes == 1 else []
+        self._cancel(numbers, *where, f"--signal={name}")
 
-    def _cancel(self, record: _Record, *how: str) -> None:
+    def _cancel(self, numbers: Iterable[str], *how: str) -> None:
         # It fails where there is nothing left to cancel, and that is as good.
-        self._ask(["scancel", "--quiet", *how, record.id], may_fail=True)
+        self._ask(["scancel", "--quiet", *how, *sorted(numbers)], may_fail=True)
 
-    def _is_there(self, job: JobId) -> bool:
-        """True while Slurm has processes of the job, or may start some."""
-        row = self._queue().get(self._slurm_name(job))
-        return row is not None and not row.is_over
+    def _adopt(self, job: JobId, rows: Sequence[QueueRow] | None = None) -> _Record | None:
+        """The job's record; one that a server before us could not write is made from the queue.
 
-    def _adopt(self, job: JobId) -> _Record | None:
-        """The record of a job whose server died before it could write one."""
+        An `sbatch` whose answer did not come in time may have been heard all the same, so that
+        there are two jobs of one key: the oldest is ours, and the others are cancelled.
+        """
+        record = self._record(job)
         if not is_job_key(job) or not (self._folder / job).exists():
-            return None
-        row = self._queue().get(self._slurm_name(job))
-        return None if row is None else self._adopt_row(job, row)
-
-    def _adopt_row(self, job: JobId, row: QueueRow) -> _Record:
-        record = _Record(id=row.id, nodes=row.nodes)
-        self._write(job, record)
+            return record
+        if rows is None:
+            rows = self._rows(job) if record is None else ()
+        ours = choose(rows, record.id if record is not None else "")
+        if record is None and ours is not None:
+            record = _Record(id=ours.id, nodes=ours.nodes)
+            self._write(job, record)
+        elif record is not None and ours is not None and ours.id != record.id:
+            record.id, record.hosts = ours.id, ()
+            self._write(job, record)
+        if more := [row.id for row in rows if row is not ours and not row.is_over]:
+            self._cancel(more)
         return record
 
     def _left_exit(self, job: JobId, record: _Record) -> JobStatus | None:
@@ -374,29 +397,15 @@ class SlurmEngine:
             detail=str(left.get("trouble", "")),
         )
 
-    def _leave_word_to_stop(self, job: JobId, node: int) -> None:
-        """Have an agent that is starting stop at once."""
-        own = self._own(job, node)
-        with contextlib.suppress(OSError):  # it is told again by signal, and by the server
-            own.mkdir(parents=True, exist_ok=True)
-            word = json.dumps({"reason": supervision.STOPPED}).encode()
-            if not (own / "state.json").exists():
-                job_folder.write_atomically(str(own / "state.json"), word)
-
     def _last_words(self, job: JobId) -> str:
-        names = ["slurm.log", *(f"{wire.agent_dir(node)}/log" for node in range(16))]
-        for name in names:
-            with contextlib.suppress(OSError):
-                words = (self._folder / job / name).read_bytes()[-_LOG_TAIL:]
-                if words.strip():
-                    return words.decode("utf-8", "replace").strip()
-        return ""
+        names = [LOG, *(f"{wire.agent_dir(node)}/log" for node in range(16))]
+        return last_words(self._folder / job / name for name in names)
 
     def _own(self, job: JobId, node: int) -> Path:
         return self._folder / job / str(wire.agent_dir(node))
 
     def _slurm_name(self, job: JobId) -> str:
-        """The job's name in Slurm: the key, and where we keep it, for there may be two servers."""
+        """What marks the job in Slurm: its key, and where we keep it: there may be two servers."""
         return str(processes.job_marker(str(self._folder / job)))
 
     def _record(self, job: JobId) -> _Record | None:
@@ -414,10 +423,17 @@ class SlurmEngine:
 
     # ---- Slurm -------------------------------------------------------------------------------
 
-    def _queue(self) -> dict[str, QueueRow]:
-        """Our jobs by name, those that ended a short while ago as well."""
+    def _queue(self) -> dict[str, list[QueueRow]]:
+        """Our jobs by marker, those that ended a short while ago as well."""
         command = ["squeue", "--noheader", "--all", "--states=all", f"--user={os.getuid()}"]
         return parse_queue(self._ask([*command, f"--Format={QUEUE_FORMAT}"]))
+
+    def _rows(self, job: JobId) -> list[QueueRow]:
+        return self._queue().get(self._slurm_name(job), [])
+
+    def _node_states(self, hosts: Iterable[str]) -> dict[str, str]:
+        which = [f"--nodes={','.join(sorted(hosts))}", f"--format={NODES_FORMAT}"]
+        return parse_nodes(self._ask(["sinfo", "--noheader", "--Node", *which], may_fail=True))
 
     def _ask(
         self,
@@ -453,9 +469,11 @@ class SlurmEngine:
                 f"Slurm does not answer '{command[0]}' within {_ANSWER_SECONDS:g} s."
             ) from error
         if done.returncode != 0:
-            refusal = explain_refusal(command[0], done.stderr.strip())
+            said = done.stderr.strip()
+            refusal = explain_refusal(command[0], said, has_worked=self._has_worked)
             if not may_fail or isinstance(refusal, Unavailable):
                 raise refusal
+        self._has_worked = self._has_worked or done.returncode == 0
         return done.stdout
 
 

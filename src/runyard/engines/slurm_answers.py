@@ -2,12 +2,13 @@
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unavailable
 from runyard.engines.base import JobPhase, JobStatus
+from runyard.engines.slurm_script import marker_in
 from runyard_runtime import node_watch, remote
 
 # Columns of squeue and their widths: Slurm cuts what is longer, and separates by nothing.
@@ -22,6 +23,7 @@ _COLUMNS = (
     ("Comment", 400),  # the last, because a user's language may need more bytes than letters
 )
 QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+NODES_FORMAT = "%N %T"  # of sinfo, for `parse_nodes`
 
 _WAITS = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
 _WAITS |= {"RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE"}
@@ -120,9 +122,9 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def parse_queue(text: str) -> dict[str, QueueRow]:
-    """Jobs by name; of several with the same name the last."""
-    rows: dict[str, QueueRow] = {}
+def parse_queue(text: str) -> dict[str, list[QueueRow]]:
+    """Jobs by what `slurm_script.marker_in` finds in their names, the oldest of each first."""
+    rows: dict[str, list[QueueRow]] = {}
     for line in text.splitlines():
         cells, at = [], 0
         for _, width in _COLUMNS:
@@ -140,9 +142,37 @@ def parse_queue(text: str) -> dict[str, QueueRow]:
             hosts=expand_hosts(hosts),
             comment=comment,
         )
-        if name not in rows or _number(rows[name].id) < _number(number):
-            rows[name] = row
-    return rows
+        rows.setdefault(marker_in(name), []).append(row)
+    return {marker: sorted(found, key=_age) for marker, found in rows.items()}
+
+
+def choose(rows: Sequence[QueueRow], number: str) -> QueueRow | None:
+    """Which of the jobs of one marker is ours; `number` is that of the one we know, or empty.
+
+    There are several after an `sbatch` whose answer came too late: then it is the oldest, unless
+    the one that we know is over. None: Slurm has it no more.
+    """
+    known = next((row for row in rows if row.id == number), None)
+    if number and (known is None or known.is_over):
+        return known
+    return next((row for row in rows if not row.is_over), rows[-1] if rows else None)
+
+
+def parse_nodes(text: str) -> dict[str, str]:
+    """The states of nodes by name, from what `sinfo` prints for NODES_FORMAT."""
+    return dict(line.split(None, 1) for line in text.splitlines() if len(line.split()) == 2)
+
+
+def is_only_on_lost(rows: Sequence[QueueRow], nodes: Mapping[str, str]) -> bool:
+    """True if Slurm ends the jobs, and waits for nothing but nodes that do not answer it.
+
+    Slurm names as a job's hosts those that have not ended it yet; a star after the state of a node
+    says that it does not respond.
+    """
+    hosts = {host for row in rows for host in row.hosts if not row.is_over}
+    is_ending = all(row.state == "COMPLETING" for row in rows if not row.is_over)
+    lost = {name for name, state in nodes.items() if state.startswith("down") or "*" in state}
+    return is_ending and bool(hosts) and hosts <= lost
 
 
 def judge(row: QueueRow | None, *, is_stopping: bool, number: str) -> JobStatus:
@@ -209,31 +239,53 @@ def explain_wait(reason: str) -> str:
     return f"it waits ({short})" if short else "it waits, and Slurm does not say why"
 
 
-def explain_refusal(program: str, said: str) -> RunyardError:
-    """The error for what one of Slurm's programs said when it failed."""
+def explain_refusal(program: str, said: str, *, has_worked: bool = False) -> RunyardError:
+    """The error for what one of Slurm's programs said when it failed.
+
+    `has_worked`: Slurm has answered this server before, so what is wrong with its set-up may pass.
+    """
     lines = [line.partition("error: ")[2] or line for line in said.splitlines() if line.strip()]
     why = " ".join(dict.fromkeys(lines)) or "It says nothing more."
     for pattern, what, fix, kind in _REFUSALS:
         if re.search(pattern, said, re.IGNORECASE):
-            return kind(what, why=why, fix=fix)
+            may_pass = pattern is _SET_UP and has_worked
+            return (Unavailable if may_pass else kind)(what, why=why, fix=fix)
     return EngineFailed(f"Slurm's '{program}' failed.", why=why)
 
 
+# Who may use the cluster, and where it is: wrong from the beginning, or a daemon that restarts.
+_SET_UP = r"configuration source|slurm\.conf|munge|authentication|credential"
+_FULL = "The cluster takes no further job of this account now: it has as many as it may have."
+_FULL_FIX = (
+    "It is tried again by itself. A compute target with 'max_nodes' lets runs wait here instead."
+)
+# The first that is found counts: what may pass, then what a text says most precisely.
 _REFUSALS: Sequence[tuple[str, str, str, type[RunyardError]]] = (
+    (r"(?:Assoc|QOS)\w*Submit\w*", _FULL, _FULL_FIX, Unavailable),
     (
-        r"unable to contact slurm controller|connection refused|socket timed out"
-        r"|communication connection failure|zero bytes were transmitted|transport endpoint",
+        r"unable to contact slurm controller|connection refused|connection reset|timed out"
+        r"|communication (?:connection|shutdown) failure|message (?:send|receive) failure"
+        r"|zero bytes were transmitted|transport endpoint|standby mode|temporarily un"
+        r"|try again|(?:talking|connect) to (?:the )?database",
         "Slurm's controller does not answer.",
         "Look whether slurmctld runs: 'scontrol ping'. The server asks again by itself.",
         Unavailable,
     ),
     (
-        r"configuration source|slurm\.conf|munge|authentication credential|protocol auth",
+        _SET_UP,
         "Slurm cannot be used from the server's machine.",
         "See that 'sinfo' works there for the server's user: slurm.conf and munge must be those "
         "of the cluster.",
         EngineFailed,
     ),
+    (
+        _LIMIT.pattern,
+        "The cluster's limits do not allow that job.",
+        "Ask for less, or ask the cluster's administrators.",
+        EngineFailed,
+    ),
+    # An older Slurm does not say which limit it is, and of the submit limit the run is not to die.
+    (r"violates accounting/qos policy", _FULL, _FULL_FIX, Unavailable),
     (
         r"invalid partition",
         "Slurm does not have that partition.",
@@ -263,7 +315,7 @@ _REFUSALS: Sequence[tuple[str, str, str, type[RunyardError]]] = (
         Invalid,
     ),
     (
-        r"violates accounting/qos policy|job size|limit",
+        r"job size|limit",
         "The cluster's limits do not allow that job.",
         "Ask for less, or ask the cluster's administrators.",
         EngineFailed,
@@ -293,6 +345,10 @@ def _hopeless(row: QueueRow) -> JobStatus:
 
 def _gone(words: str, code: str = "") -> JobStatus:
     return JobStatus(phase=JobPhase.GONE, detail=words, node_lost=True, code=code)
+
+
+def _age(row: QueueRow) -> int:
+    return _number(row.id)
 
 
 def _number(text: str) -> int:

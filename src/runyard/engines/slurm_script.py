@@ -35,6 +35,11 @@ command -v "$1" >/dev/null 2>&1 || cannot "there is no interpreter '$1' on this 
     cannot "'$1' on this node does not start, or is older than Python 3.6"
 exec "$@" "${SLURM_PROCID:-0}"
 """ % {"code": node_watch.NO_PYTHON}  # noqa: UP031 - braces belong to the shell here
+LOG = "slurm.log"  # of a job, in its folder
+# A name is read from squeue and given to scancel: nothing in it may mean something to either.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_BEFORE_MARKER = ":"  # neither a run's id nor a key has it
+_RUN_CHARS = 80
 _TRUE = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -110,19 +115,20 @@ def _read_seconds(name: str, text: str) -> float:
 
 
 def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path) -> list[str]:
-    """The `sbatch` command of a group; the script is its input."""
+    """The `sbatch` command of a group whose marker is `name`; the script is its input."""
+    run_id = str(msgspec.json.decode(group.plan).get("run_id") or group.key)
     command = [
         "sbatch",
         "--parsable",
         "--no-requeue",  # whether a lost job starts again is for the server to say
-        f"--job-name={name}",
-        f"--comment=Runyard run {msgspec.json.decode(group.plan).get('run_id') or group.key}",
+        f"--job-name={job_name(run_id, name)}",
+        f"--comment=Runyard run {run_id}",
         f"--nodes={group.nodes}",
         f"--ntasks={group.nodes}",
         "--ntasks-per-node=1",
         "--open-mode=append",
         "--input=/dev/null",
-        f"--output={folder / 'slurm.log' if options.shared else '/dev/null'}",
+        f"--output={_literal(folder / LOG) if options.shared else '/dev/null'}",
         f"--chdir={folder if options.shared else '/'}",
         "--export=ALL",
     ]
@@ -142,6 +148,22 @@ def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path)
         if each.gpus:
             command.append(f"--gres=gpu:{each.gpus}")
     return [*command, *shlex.split(options.arguments)]
+
+
+def _literal(path: Path) -> str:
+    """The path as `sbatch` must be told: '%' stands for something there, unless there is a '\\'."""
+    text = str(path)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
+
+
+def job_name(run_id: str, marker: str) -> str:
+    """The name of a job in Slurm: the run for people, then the marker, by which it is found."""
+    return f"{_UNSAFE.sub('_', run_id)[:_RUN_CHARS]}{_BEFORE_MARKER}{marker}"
+
+
+def marker_in(name: str) -> str:
+    """The marker in the name of a job; of a job of somebody else, its name."""
+    return name.rpartition(_BEFORE_MARKER)[2]
 
 
 def watch_marker(name: str) -> str:

@@ -12,6 +12,7 @@ from runyard.domain.compute import (
     ComputeRecord,
     ComputeSpec,
     EngineRef,
+    NodeResources,
     VmSize,
     redact_compute,
 )
@@ -80,7 +81,7 @@ def put_compute(call: Call[ComputeSpec, NoQuery]) -> ComputeRecord:
     if engine is not None:
         warnings = _warn_of_loopback(platform, engine)
         if not computes.has_compute(platform.store, workspace, name):
-            platform.conductor.check_engine(engine, each=computes.asked_of(call.body))
+            _check_settings(platform, engine, computes.asked_of(call.body))
     record = computes.create_compute(
         platform.store,
         workspace,
@@ -93,6 +94,18 @@ def put_compute(call: Call[ComputeSpec, NoQuery]) -> ComputeRecord:
     )
     platform.conductor.wake()
     return redact_compute(record)
+
+
+def _check_settings(platform: Platform, engine: EngineRef, each: NodeResources) -> None:
+    """Ask the cluster that the settings name; what it refuses is theirs to mend."""
+    try:
+        platform.conductor.check_engine(engine, each=each)
+    except RunyardError as error:
+        where = (
+            "The server's RUNYARD_COMPUTE, RUNYARD_COMPUTE_OPTIONS and RUNYARD_COMPUTE_TOKEN_FILE "
+            "say which cluster it is."
+        )
+        raise type(error)(error.what, why=error.why, fix=f"{error.fix} {where}".strip()) from None
 
 
 def attach_compute(call: Call[AttachSpec, NoQuery]) -> ComputeRecord:

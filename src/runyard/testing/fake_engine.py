@@ -27,6 +27,8 @@ class FakeEngine:
         self.closed: RunyardError | None = None  # why it takes no job just now
         self.may_kill = threading.Event()  # not set: a kill takes its time
         self.may_kill.set()
+        self.may_start = threading.Event()  # not set: a start takes its time
+        self.may_start.set()
         self.is_full = False  # True: what is started waits in the engine's own line
         self.folder: Path | None = None  # what it was opened with, if it was attached
         self.options: Mapping[str, str] = {}
@@ -47,6 +49,7 @@ class FakeEngine:
 
     def start(self, group: NodeGroup) -> JobId:
         self._reach()
+        self.may_start.wait()
         if self.closed is not None:
             raise self.closed
         if self.refuse is not None:

@@ -74,7 +74,7 @@ _WATCHFUL = {
 
 
 _PREFIX, _USERS = "ry-ray-", "users.json"
-_HOLDER = "-host"  # what follows the mark of a process that holds a host
+_HOLDER = "host-of-"  # what the mark of a process begins with that holds a host
 
 User = tuple[int, int]  # a process that uses a cluster: its number, and when it started
 Growth = tuple[int, int]  # the cores of a node that Ray may add, and how many it may
@@ -237,7 +237,7 @@ class RayCluster:
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_TMPDIR": str(self.folder / "ray"),
             "RAY_JOB_START_TIMEOUT_SECONDS": str(self._pending_seconds),
-            **(_GROWING if self._growth is not None else {}),
+            **(_GROWING if self._growth is not None and number == 0 else {}),
         }
         with (self.folder / f"node-{number}.log").open("wb") as log:
             # Nobody's child: of those who share a cluster, the last one stops it.
@@ -289,7 +289,7 @@ class _Net:
 
     def __init__(self, folder: Path) -> None:
         self._bridge = _bridge(folder)
-        self._mark = _mark(folder) + _HOLDER
+        self._mark = _HOLDER + _mark(folder)
         low = secrets.randbelow(250)
         self._prefix = f"10.{200 + secrets.randbelow(50)}.{low}."
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -478,7 +478,7 @@ def end_abandoned() -> None:
 
 
 def _end(folder: Path) -> None:
-    for mark in (_mark(folder), _mark(folder) + _HOLDER):
+    for mark in (_mark(folder), _HOLDER + _mark(folder)):
         processes.end_processes(partial(processes.job_processes, mark), _DOWN_SECONDS)
     with contextlib.suppress(subprocess.CalledProcessError, OSError):  # most have none
         _ip("link", "del", _bridge(folder))

@@ -28,8 +28,10 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scance
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _UP_SECONDS = 60.0
 _DOWN_SECONDS = 10.0
+_WATCH_SECONDS = 2.0
 
-# Noticing a lost node takes Slurm `SlurmdTimeout`; a real site has 300 s unless it is tuned.
+# Noticing a lost node takes Slurm `SlurmdTimeout`; a real site has 300 s unless it is tuned. A job
+# that Slurm did not start at once waits for its next round: a minute, without `sched_interval`.
 _CONF = """\
 ClusterName=runyard
 SlurmctldHost={host}(127.0.0.1)
@@ -52,7 +54,7 @@ MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
+SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1,bf_interval=1
 GresTypes=gpu
 SlurmdParameters=config_overrides
 DefMemPerNode=200
@@ -151,8 +153,11 @@ class SlurmCluster:
         """End slurmctld; it saves its state, of which it would lose seconds if it were killed."""
         self._end("slurmctld", signal.SIGTERM)
 
-    def lose_node(self, name: str) -> None:
-        """Have a node vanish: its daemon and all that it started."""
+    def lose_node(self, name: str, *, is_told: bool = True) -> None:
+        """Have a node vanish: its daemon and all that it started.
+
+        Slurm is told; otherwise it notices by itself, after `SlurmdTimeout` and some seconds more.
+        """
         frozen: dict[int, object] = {}
         while found := {pid: one for pid, one in self._started_by(name).items()
                         if pid not in frozen}:  # fmt: skip
@@ -165,12 +170,23 @@ class SlurmCluster:
         left = processes.end_processes(lambda: self._started_by(name), 0)
         if left:
             raise RuntimeError(f"processes {sorted(left)} of {name} could not be ended")
+        if is_told:
+            self._say_down(name)
 
     def lose_daemon(self, name: str) -> None:
-        """Have the daemon of a node die, while all that it started lives on."""
+        """Have the daemon of a node die, while all that it started lives on; Slurm is told."""
         daemon = self._daemons.pop(name)
         daemon.kill()
         daemon.wait()
+        self._say_down(name)
+
+    def freeze_daemon(self, name: str) -> None:
+        """Have a node answer Slurm no more, as one does whose link is cut; `clear` mends it."""
+        self._daemons[name].send_signal(signal.SIGSTOP)
+        self.ask("scontrol", "update", f"nodename={name}", "state=noresp")
+
+    def _say_down(self, name: str) -> None:
+        self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
 
     def running(self, *nodes: str) -> list[int]:
         """What jobs have on those nodes, by default on all: Slurm's own processes, and theirs."""
@@ -210,8 +226,10 @@ class SlurmCluster:
         for name in self.nodes:
             if name not in self._daemons:
                 self.start_node(name)
+        for daemon in self._daemons.values():
+            daemon.send_signal(signal.SIGCONT)
         self._wait_for(self.answers, "the controller")
-        self.ask("scancel", "--quiet", "--user=root")
+        self._end_jobs()
         self._wait_for(lambda: self.idle() == len(self.nodes), "the nodes")
         deadline = time.monotonic() + _UP_SECONDS
         while left := self.running():
@@ -219,6 +237,17 @@ class SlurmCluster:
                 words = [Path(f"/proc/{pid}/cmdline").read_bytes()[:200] for pid in left]
                 raise RuntimeError(f"jobs have left processes behind: {left} {words}")
             time.sleep(0.1)
+
+    def _end_jobs(self) -> None:
+        """End all jobs at once: our watches are quicker at that than Slurm is."""
+        every = ("scancel", "--quiet", "--user=root")
+        self.ask(*every, "--state=PENDING")
+        deadline = time.monotonic() + _WATCH_SECONDS
+        while self.ask("squeue", "--noheader") and time.monotonic() < deadline:
+            self.ask(*every, "--full", "--signal=USR2")
+            time.sleep(0.1)
+        self.ask(*every, "--full", "--signal=KILL")
+        self.ask(*every)
 
     def answers(self) -> bool:
         """Whether the controller does."""
@@ -330,7 +359,10 @@ def slurm_cluster(
 
 @pytest.fixture(scope="session")
 def slurm_of_session() -> Iterator[SlurmCluster]:
-    """One cluster of three nodes for the tests of a session; skipped where there is no Slurm."""
+    """One cluster of three nodes for all tests of a session; skipped where there is no Slurm.
+
+    For a conftest: each module that imported it would have a cluster of its own.
+    """
     if reason := why_not():
         pytest.skip(reason)
     with slurm_cluster(nodes=3, gpus=2) as cluster:
