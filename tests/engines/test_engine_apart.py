@@ -210,6 +210,16 @@ def test_all_of_a_job_on_a_node_can_be_ended_from_there(
 # ---- trouble -----------------------------------------------------------------------------------
 
 
+def test_who_ends_a_job_keeps_its_own_children(engine: ApartEngine, server: FakeServer) -> None:
+    job = engine.start(job_group(server, FOREVER))
+    says(server, "running")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        engine.kill(job)
+        assert child.poll() is None
+        child.communicate(b"\n")
+    assert child.returncode == 0
+
+
 def test_a_wrong_token_is_refused_at_once(engine: ApartEngine, server: FakeServer) -> None:
     job = engine.start(with_plan(job_group(server, ""), agent_token="another"))
     assert status(engine, job) == boot.REFUSED

@@ -197,7 +197,7 @@ def end(place):
         if name.startswith("agent-") and known and processes.is_alive(known["pid"], known["start"]):
             processes.send(known["pid"], 9)  # first, or it would see its ranks fail
             mpi_starter.clear(marker, int(name[len("agent-") :]))
-    processes.end_processes(lambda: processes.job_processes(marker, (os.getpid(),)), 0)
+    processes.end_processes(lambda: set(processes.job_processes(marker)) - {os.getpid()}, 0)
     mounts.clear(place)
     shutil.rmtree(place, ignore_errors=True)
 
