@@ -359,7 +359,7 @@ def test_equal_nodes_are_told_together() -> None:
     small, large = {"CPU": 4.0, "memory": 2.0**31}, {"CPU": 8.0, "GPU": 1.0, "memory": 2.0**32}
     told = "the cluster has 3 nodes: 2 with 4 cores, 2 GB; 1 with 8 cores, 1 GPU, 4 GB."
     assert describe_nodes([small, large, small]) == told
-    assert describe_nodes([]) == "The cluster has no nodes now."
+    assert describe_nodes([]) == "the cluster has no nodes now."
 
 
 def test_the_state_of_a_job_is_that_of_its_worst_node() -> None:
