@@ -17,7 +17,8 @@ import pytest
 
 from runyard.domain.errors import Denied, EngineFailed, Invalid, Unavailable, Unsupported
 from runyard.engines.base import JobId, JobPhase, NodeGroup, NodeResources
-from runyard.engines.ray import RayEngine, plan_need, quoted_program, read_options
+from runyard.engines.options import convert_options
+from runyard.engines.ray import RayEngine, RayOptions, plan_need, quoted_program
 from runyard.engines.ray_answers import has_orphans, last_state, plan_sweep, read_status
 from runyard.engines.ray_api import RayApi
 from runyard.engines.ray_driver import STATE
@@ -217,6 +218,14 @@ def test_the_clock_of_rays_head_does_not_matter(web: Web, engine: Callable[..., 
     assert (status.phase, status.detail) == (JobPhase.PENDING, "Ray starts it")
 
 
+def test_a_job_of_which_ray_lost_what_it_was_told_is_heard_of_all_the_same(
+    web: Web, engine: Callable[..., RayEngine]
+) -> None:
+    address = web(ray_pages(0, [BUSY], metadata=None, start_time=0))
+    status = engine(address=address).poll([JOB])[JOB]
+    assert status.phase is JobPhase.PENDING
+
+
 def test_a_job_waits_for_its_turn_however_long_that_takes(
     web: Web, engine: Callable[..., RayEngine]
 ) -> None:
@@ -378,9 +387,9 @@ def test_nodes_find_the_server_if_they_are_here_or_told_where(
 
 def test_options_are_read_as_they_are_meant() -> None:
     given = {"address": "h", "autoscale": "True", "place_seconds": "12", "url": ""}
-    options = read_options(given)
+    options = convert_options("Ray", RayOptions, given)
     assert (options.autoscale, options.place_seconds, options.python) == (True, 12.0, "python")
-    assert not read_options({"address": "h", "autoscale": "0"}).autoscale
+    assert not convert_options("Ray", RayOptions, {"autoscale": "no"}).autoscale
 
 
 @pytest.mark.parametrize(
@@ -389,4 +398,4 @@ def test_options_are_read_as_they_are_meant() -> None:
 )
 def test_options_that_make_no_sense_are_named(name: str, value: str) -> None:
     with pytest.raises(Invalid, match=f"option '{name}'"):
-        read_options({"address": "http://h:8265", name: value})
+        convert_options("Ray", RayOptions, {"address": "http://h:8265", name: value})

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from runyard.domain.errors import Invalid
 from runyard_runtime import inherited, job_folder, supervision
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,15 @@ _LOG_TAIL = 2000
 def is_job_key(key: str) -> bool:
     """True if it can be the key of a job: it becomes a folder."""
     return _KEY.fullmatch(key) is not None
+
+
+def check_job_key(key: str) -> None:
+    """`Invalid` if it cannot be the key of a job."""
+    if not is_job_key(key):
+        raise Invalid(
+            f"'{key}' cannot be the key of a job.",
+            why="It becomes a name and a folder: letters, digits, '.', '_' and '-' only.",
+        )
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:

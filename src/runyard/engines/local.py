@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runyard.domain.errors import EngineFailed, Invalid
+from runyard.domain.errors import EngineFailed
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
 from runyard.engines.job_folders import (
+    check_job_key,
     clean_environment,
     is_job_key,
     last_words,
@@ -63,11 +64,7 @@ class LocalEngine:
 
     def start(self, group: NodeGroup) -> JobId:
         """Start the group, find it running or over, or take over what its agents left."""
-        if not is_job_key(group.key):
-            raise Invalid(
-                f"'{group.key}' cannot be the key of a job.",
-                why="It becomes a folder: letters, digits, '.', '_' and '-' only.",
-            )
+        check_job_key(group.key)
         job = JobId(group.key)
         with self._lock:
             self._reap()

@@ -8,7 +8,6 @@ import base64
 import functools
 import json
 import logging
-import re
 import shlex
 import threading
 import time
@@ -16,12 +15,12 @@ import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from runyard.domain.errors import EngineFailed, Invalid, RunyardError, Unsupported
+from runyard.domain.errors import EngineFailed, RunyardError, Unsupported
 from runyard.engines.base import (
     Capabilities,
     JobId,
@@ -30,6 +29,8 @@ from runyard.engines.base import (
     NodeGroup,
     NodeResources,
 )
+from runyard.engines.job_folders import check_job_key
+from runyard.engines.options import Seconds, convert_options
 from runyard.engines.ray_answers import (
     KEEP_SECONDS,
     NOTE,
@@ -47,7 +48,6 @@ from runyard_runtime import job_folder, remote
 
 log = logging.getLogger(__name__)
 
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _OWNER = "runyard_owner"  # the key of the metadata that says whose job it is
 _NAME = "runyard_job"
 _NEED = "runyard_need"
@@ -71,14 +71,14 @@ Nodes = Sequence[Mapping[str, float]]  # what each node of the cluster has in al
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a cluster is reached and used."""
 
-    address: str  # of the dashboard
+    address: str = ""  # of the dashboard
     autoscale: bool = False  # Ray adds nodes when they are needed
     # How long nodes are waited for that the cluster does not have; for a turn, without end.
-    place_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    place_seconds: Seconds = 600.0
     python: str = "python"  # the command that runs our program there; for several nodes it has Ray
     url: str = ""  # the server as nodes reach it, where that differs
     # How long a node that comes up tries to reach it: the commonest mistake is a wrong address.
-    server_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    server_seconds: Seconds = 300.0
     node_folder: str = ""  # where nodes keep what they fetch
     environments: str = ""  # where they make environments, e.g. a folder that all of them share
 
@@ -121,7 +121,7 @@ class RayEngine:
         self, folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]
     ) -> None:
         self._folder = folder
-        self._options = read_options(options)
+        self._options = convert_options("Ray", RayOptions, options)
         self._api = RayApi(self._options.address, secrets.get("token", ""))
         self._lock = threading.Lock()  # guards the next; times are of the monotonic clock
         self._stopped: set[JobId] = set()  # before they began
@@ -146,11 +146,7 @@ class RayEngine:
 
     def start(self, group: NodeGroup) -> JobId:
         """Submit the group's job, or find it."""
-        if not _KEY.fullmatch(group.key):
-            raise Invalid(
-                f"'{group.key}' cannot be the key of a job.",
-                why="It becomes a name and a folder: letters, digits, '.', '_' and '-' only.",
-            )
+        check_job_key(group.key)
         job = JobId(group.key)
         name = self._submission(job)
         info = self._api.job(name)
@@ -230,8 +226,7 @@ class RayEngine:
 
     def _is_lost_with_its_node(self, info: Mapping[str, Any]) -> bool:
         """True if its driver was on its only node, and that is no node of the cluster any more."""
-        told = info.get("metadata") or {}
-        need = msgspec.json.decode(told.get(_NEED) or '{"nodes": 0, "cores": 0}', type=_Need)
+        need = _need_of(info)
         return need.nodes == 1 and info.get("driver_node_id") not in self._api.living()
 
     def jobs(self) -> Sequence[JobId]:
@@ -302,7 +297,7 @@ class RayEngine:
             if info["status"] == "STOPPED" or was_stopped:
                 detail = "it was stopped before it had a node"
                 return JobStatus(phase=JobPhase.EXITED, exit_code=-15, detail=detail)
-        if state is None and info.get("error_type") == TOO_LATE:
+        if state is None and told and info.get("error_type") == TOO_LATE:
             with self._lock:
                 self._waiting.add(job)  # so that it is started again should this not succeed
             self._api.delete(name)
@@ -312,7 +307,7 @@ class RayEngine:
         if waits and info["status"] not in OVER:
             with self._lock:
                 self._waiting.add(job)
-            need = msgspec.json.decode(told.get(_NEED) or "{}", type=_Need)
+            need = _need_of(info)
             since = float(told.get(_SINCE) or info["start_time"] / 1000)
             return self._wait_status(job, need, time.time() - since, nodes())
         return read_status(info, state)
@@ -417,21 +412,6 @@ class RayEngine:
             return self._known_owner
 
 
-def read_options(given: Mapping[str, str]) -> RayOptions:
-    """The options of an attached cluster, checked. Pure."""
-    known = [one.name for one in msgspec.structs.fields(RayOptions)]
-    for name in given:
-        if name not in known:
-            why = f"There are: {', '.join(sorted(known))}."
-            raise Invalid(f"Ray has no option '{name}'.", why=why)
-    try:
-        return msgspec.convert({"address": "", **given}, RayOptions, strict=False)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$.")
-        name = where.rstrip("`")
-        raise Invalid(f"Ray's option '{name}' is '{given[name]}'.", why=f"{what}.") from None
-
-
 def is_here(address: str) -> bool:
     """Whether a cluster's address is this machine itself. Pure."""
     host = urlsplit(address if "//" in address else f"//{address}").hostname
@@ -451,10 +431,15 @@ def plan_need(nodes: int, resources: NodeResources | None) -> _Need:
 
 def plan_again(name: str, info: Mapping[str, Any]) -> dict[str, object]:
     """The request for a job as Ray has it that never began. Pure."""
-    told = info["metadata"]
-    need = msgspec.json.decode(told[_NEED], type=_Need)
+    need = _need_of(info)
     same = {key: info[key] for key in ("entrypoint", "runtime_env", "metadata")}
     return {"submission_id": name, **same, **need.of_driver()}
+
+
+def _need_of(info: Mapping[str, Any]) -> _Need:
+    """What a job that Ray has asked for; nothing, if Ray has lost what we told it."""
+    told = (info.get("metadata") or {}).get(_NEED)
+    return msgspec.json.decode(told, type=_Need) if told else _Need(nodes=0, cores=0)
 
 
 def quoted_program(path: str) -> str:

@@ -23,6 +23,7 @@ import msgspec
 from runyard.domain.errors import EngineFailed, Invalid, Unavailable
 from runyard.engines.base import Capabilities, JobId, JobPhase, JobStatus, NodeGroup
 from runyard.engines.job_folders import (
+    check_job_key,
     clean_environment,
     is_job_key,
     last_words,
@@ -112,11 +113,7 @@ class SlurmEngine:
 
     def start(self, group: NodeGroup) -> JobId:
         """Submit the group, or find it; a job that Slurm has ended cannot be had again."""
-        if not is_job_key(group.key):
-            raise Invalid(
-                f"'{group.key}' cannot be the key of a job.",
-                why="It becomes a folder: letters, digits, '.', '_' and '-' only.",
-            )
+        check_job_key(group.key)
         job = JobId(group.key)
         with self._lock:
             if not (self._folder / job).exists():

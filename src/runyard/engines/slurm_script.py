@@ -10,6 +10,7 @@ import msgspec
 
 from runyard.domain.errors import Invalid
 from runyard.engines.base import NodeGroup
+from runyard.engines.options import Seconds, convert_options
 from runyard_runtime import node_watch, remote, wire
 
 _WATCH = (
@@ -40,7 +41,6 @@ LOG = "slurm.log"  # of a job, in its folder
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _BEFORE_MARKER = ":"  # neither a run's id nor a key has it
 _RUN_CHARS = 80
-_TRUE = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,30 +59,16 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     conf: str = ""  # slurm.conf, if it is not where Slurm looks
     mpi: str = ""  # a plugin of srun (pmix, pmi2, …) that starts MPI's ranks; none: mpirun does
     # Seconds without the server until a node asks Slurm whether its job is still there.
-    silence_seconds: float = 600.0
+    silence_seconds: Seconds = 600.0
 
 
 def read_options(given: Mapping[str, str]) -> SlurmOptions:
     """The options of an attached cluster, checked."""
-    fields = {one.name: one.type for one in msgspec.structs.fields(SlurmOptions)}
-    values: dict[str, str | bool | float] = {}
-    for name, text in given.items():
-        if name not in fields:
-            known = ", ".join(sorted(fields))
-            raise Invalid(f"Slurm has no option '{name}'.", why=f"There are: {known}.")
-        if fields[name] is float:
-            values[name] = _read_seconds(name, str(text))
-        elif fields[name] is not bool:
-            values[name] = str(text)
-        elif str(text).lower() in _TRUE:
-            values[name] = _TRUE[str(text).lower()]
-        else:
-            raise Invalid(f"Slurm's option '{name}' is '{text}'.", why="It is true or false.")
+    options = convert_options("Slurm", SlurmOptions, given)
     try:
-        shlex.split(str(values.get("arguments", "")))
+        shlex.split(options.arguments)
     except ValueError as error:
         raise Invalid("Slurm's option 'arguments' is no command line.", why=str(error)) from error
-    options = msgspec.convert(values, SlurmOptions)
     if options.mpi and not options.shared:
         raise Invalid(
             "Slurm's option 'mpi' needs a shared folder.",
@@ -102,16 +88,6 @@ def read_options(given: Mapping[str, str]) -> SlurmOptions:
             fix="'srun --mpi=list' shows which there are, e.g. pmix.",
         )
     return options
-
-
-def _read_seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise Invalid(f"Slurm's option '{name}' is '{text}'.", why="It is a number of seconds.")
-    return seconds
 
 
 def plan_batch(group: NodeGroup, options: SlurmOptions, name: str, folder: Path) -> list[str]:
